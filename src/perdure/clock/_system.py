@@ -1,0 +1,63 @@
+"""Time, chance and identity of the machine itself."""
+
+import asyncio
+import os
+import random
+import time
+
+from perdure.clock._api import Services
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford base 32: sorts like the number it spells
+_TIME_DIGITS = 10  # 50 bits of milliseconds: until the year 37648
+_CHANCE_DIGITS = 16  # 80 bits
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_us(self) -> int:
+        """Return the wall-clock time in microseconds since the epoch (UTC)."""
+        return time.time_ns() // 1000
+
+    def monotonic_s(self) -> float:
+        """Return the monotonic clock in seconds."""
+        return time.monotonic()
+
+    async def sleep(self, delay_s: float) -> None:
+        """Return after `delay_s` seconds."""
+        await asyncio.sleep(delay_s)
+
+
+class SystemRng:
+    """The operating system's randomness."""
+
+    def __init__(self) -> None:
+        """Seed from the operating system."""
+        self._random = random.SystemRandom()
+
+    def uniform(self, low: float, high: float) -> float:
+        """Return a float between low and high."""
+        return self._random.uniform(low, high)
+
+
+class SystemIds:
+    """Identifiers that sort by time and are unique by 80 random bits."""
+
+    def new(self, prefix: str, at_us: int) -> str:
+        """Return `prefix_` + 10 digits of milliseconds + 16 random digits (base 32)."""
+        number = (at_us // 1000 << 5 * _CHANCE_DIGITS) | int.from_bytes(os.urandom(10), "big")
+        return f"{prefix}_{_spell(number, _TIME_DIGITS + _CHANCE_DIGITS)}"
+
+
+def _spell(number: int, digits: int) -> str:
+    spelled = [_ALPHABET[number >> 5 * place & 31] for place in range(digits)]
+    return "".join(reversed(spelled))
+
+
+def no_probe(_name: str) -> None:
+    """Do nothing: the probe of production."""
+
+
+def system_services() -> Services:
+    """Return the services of the machine itself."""
+    return Services(clock=SystemClock(), rng=SystemRng(), ids=SystemIds(), probe=no_probe)

@@ -1,0 +1,136 @@
+"""The one error tree of Perdure.
+
+Theory: an error tells four things: what failed (with the ids), what is true of the stored data
+now, whether trying again can help, and the next command. The tree:
+
+    PerdureError
+    +-- UsageError                the caller's code or arguments are wrong; nothing was written
+    |   +-- GraphInvalid          a graph that can't be built, or names what does not exist
+    |   +-- UpdateInvalid         a node returned something its state can't take
+    |   |   +-- UpdateConflict    two nodes of one step replaced the same field
+    |   |   +-- StateMutated      a node changed its state in place instead of returning an update
+    |   +-- ValueUnserializable   a value that can't be stored exactly
+    |   +-- SettingInvalid        an option out of range
+    +-- NotFound                  no such run, thread, ask, effect or checkpoint
+    +-- Conflict                  the stored data already says something else
+    |   +-- StartKeyReused        a start key with another graph or input
+    |   +-- EffectKeyReused       a business key with other arguments
+    |   +-- ThreadBusy            on_busy="reject" and a run is under way
+    |   +-- AlreadyAnswered       an ask has its one answer
+    |   +-- AlreadyDecided        an uncertain effect has its one decision
+    |   +-- RunFinal              the run has ended; it takes no more input
+    +-- OutcomeError              how a run, node, effect or wait ended
+    |   +-- RunFailed  RunCancelled  NeedsDecision
+    |   +-- EffectFailed          known NOT to have happened
+    |   +-- AskExpired  ReceiveTimedOut  ChildFailed
+    |   +-- NodeTimedOut  EffectTimedOut  ResultTimedOut
+    |   +-- StepLimitReached
+    +-- LeaseLost                 another holder owns the run; nothing was written
+    +-- ReplayDiverged            a node asked for something else than its record says
+    +-- StoreError                the store can't serve
+    |   +-- StoreUnavailable  StoreLocked  StoreReadOnly  StoreFull
+    |   +-- StoreForeign          not a Perdure store
+    |   +-- StoreSchemaNewer      written by a newer Perdure
+    |   +-- StoreCorrupt          what was read is not what was written
+    +-- DecodeFailed              stored bytes that can't be read back (never None, never older data)
+    |   +-- TypeUnknown           a stored type that this process has not registered
+    +-- InvariantBroken           a bug in Perdure
+
+`Rejected` is the one that users raise: an effect raises it to say that the other side refused and
+nothing happened. `CATALOGUE` gives every class its code, HTTP status, exit code and whether a
+retry can help.
+"""
+
+from perdure.errors._catalogue import CATALOGUE, CatalogueEntry, entry_of
+from perdure.errors._tree import (
+    AlreadyAnswered,
+    AlreadyDecided,
+    AskExpired,
+    ChildFailed,
+    Conflict,
+    DecodeFailed,
+    EffectFailed,
+    EffectKeyReused,
+    EffectTimedOut,
+    GraphInvalid,
+    InvariantBroken,
+    LeaseLost,
+    NeedsDecision,
+    NodeTimedOut,
+    NotFound,
+    OutcomeError,
+    PerdureError,
+    ReceiveTimedOut,
+    Rejected,
+    ReplayDiverged,
+    ResultTimedOut,
+    RunCancelled,
+    RunFailed,
+    RunFinal,
+    SettingInvalid,
+    StartKeyReused,
+    StateMutated,
+    StepLimitReached,
+    StoreCorrupt,
+    StoreError,
+    StoreForeign,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreSchemaNewer,
+    StoreUnavailable,
+    ThreadBusy,
+    TypeUnknown,
+    UpdateConflict,
+    UpdateInvalid,
+    UsageError,
+    ValueUnserializable,
+)
+
+__all__ = [
+    "CATALOGUE",
+    "AlreadyAnswered",
+    "AlreadyDecided",
+    "AskExpired",
+    "CatalogueEntry",
+    "ChildFailed",
+    "Conflict",
+    "DecodeFailed",
+    "EffectFailed",
+    "EffectKeyReused",
+    "EffectTimedOut",
+    "GraphInvalid",
+    "InvariantBroken",
+    "LeaseLost",
+    "NeedsDecision",
+    "NodeTimedOut",
+    "NotFound",
+    "OutcomeError",
+    "PerdureError",
+    "ReceiveTimedOut",
+    "Rejected",
+    "ReplayDiverged",
+    "ResultTimedOut",
+    "RunCancelled",
+    "RunFailed",
+    "RunFinal",
+    "SettingInvalid",
+    "StartKeyReused",
+    "StateMutated",
+    "StepLimitReached",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreForeign",
+    "StoreFull",
+    "StoreLocked",
+    "StoreReadOnly",
+    "StoreSchemaNewer",
+    "StoreUnavailable",
+    "ThreadBusy",
+    "TypeUnknown",
+    "UpdateConflict",
+    "UpdateInvalid",
+    "UsageError",
+    "ValueUnserializable",
+    "entry_of",
+]

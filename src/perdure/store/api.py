@@ -1,0 +1,272 @@
+"""The one protocol that every store keeps, and the rules that come with it.
+
+Rules, for every implementation (the conformance suite in `perdure.testing` checks them):
+
+- **Durable when it returns.** A call that writes returns after its writes survive a power loss. Each call is one
+  transaction: all of it or nothing; `append` is one transaction for the whole batch, in which a refused append
+  writes nothing and the others are written.
+- **Fenced.** An append whose token is not the run's token, or whose `first_seq` is not `last_seq + 1`, or whose
+  run is not `running`, is refused (`Fenced`). The check is part of the write, never a read before it.
+- **A claim may be made** of a run whose `ready_at_us` is at or before now. That is: a pending run that is due, a waiting
+  run whose timer is due or that was woken, a running one whose lease has ended or whose holder is known dead.
+  A claim sets status `running`, adds 1 to `token` and to `claims`, sets holder and lease end, clears waits.
+- **Every write that wakes a run sets `ready_at_us` in the same transaction** (mail, answer, decision, end of the
+  run before it on the thread, end of a child), unless the run is running: then the holder finds it when it reads its mail
+  and `RunReleased.mail_seen` keeps a race from losing it. A `needs_decision` run is woken by decision, retry and
+  cancel only. A queued run (`waits` names the thread) is woken by the end of the run before it only; a cancel
+  of a queued run takes effect when the thread is free, or at once where the store ends it itself.
+- **Errors** are those of `perdure.errors`, the driver's error as the cause. `StoreError` from a write means: nothing was written.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
+from perdure.model import (
+    Append,
+    AppendOutcome,
+    AskRow,
+    AskState,
+    EffectRow,
+    EffectState,
+    FrameRow,
+    Mail,
+    NewRun,
+    RunRow,
+    RunStatus,
+    Started,
+    ThreadRow,
+    WorkerRow,
+)
+
+
+class Capability(msgspec.Struct, frozen=True):
+    """One thing that stores may or may not do, declared by name."""
+
+    name: str
+
+
+TRANSACTION = Capability("transaction")
+"""`transact` works: user writes and the journal record commit together."""
+LIVENESS = Capability("liveness")
+"""`release_dead` notices the death of a worker on this host at once, by an operating-system lock."""
+CROSS_PROCESS = Capability("cross_process")
+"""Several processes may open the same store."""
+DURABLE = Capability("durable")
+"""What is written survives the process."""
+
+
+class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs to list, newest first.
+
+    Attributes:
+        statuses: any of these; empty: all.
+        before: only runs with a smaller run id (the next page).
+        limit: at most this many rows, 1 to 1000.
+    """
+
+    tenant: TenantId | None = None
+    thread: ThreadId | None = None
+    graph: str | None = None
+    parent: RunId | None = None
+    statuses: tuple[RunStatus, ...] = ()
+    before: RunId | None = None
+    limit: int = 100
+
+
+class EffectQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which effects to list, newest change first."""
+
+    tenant: TenantId | None = None
+    run_id: RunId | None = None
+    states: tuple[EffectState, ...] = ()
+    limit: int = 100
+
+
+class AskQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which asks to list, oldest first."""
+
+    tenant: TenantId | None = None
+    run_id: RunId | None = None
+    states: tuple[AskState, ...] = ()
+    limit: int = 100
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to a decision about an uncertain effect: the row now, and whether this call decided it."""
+
+    row: EffectRow
+    accepted: bool
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to an answer: the ask now, and whether this call answered it (else the first one stands)."""
+
+    row: AskRow
+    accepted: bool
+
+
+class Transaction(Protocol):
+    """What a `transaction` effect writes through: the store's own open transaction."""
+
+    async def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows.
+
+        Raises:
+            StoreError: the statement failed; the whole transaction will be rolled back.
+            UsageError: it touches Perdure's own tables or the transaction itself.
+        """
+
+
+class Store(Protocol):
+    """A place where runs live. All methods are coroutines; one object serves one event loop."""
+
+    capabilities: frozenset[Capability]
+
+    async def open(self) -> None:
+        """Open or create the store, and migrate an older schema.
+
+        Raises: StoreForeign, StoreSchemaNewer, StoreCorrupt, StoreReadOnly, StoreUnavailable (left untouched).
+        """
+
+    async def close(self) -> None:
+        """Finish what was handed in, release everything. Idempotent."""
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
+        """Create runs, each with its first journal record, and say what became of each, in order.
+
+        An element is an exception (StartKeyReused, ThreadBusy) where that one was refused; the others are written.
+        A start key that exists with the same digest returns the first run, `created=False`.
+        On a thread with an unfinished run: `queue` stores it with `ready_at_us=None` and a `thread` wait;
+        `reject` refuses it; `cancel` posts a cancel to every unfinished run of the thread, and queues.
+        Durability: all created runs, when it returns. Atomicity: each run with its first frame.
+        """
+
+    async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
+        """Write the frames and changes of many runs in one commit; outcomes in the order of the batch.
+
+        Two appends of one run in a batch are applied in order; if the first is refused, so is the second.
+        Durability: everything that answers `Appended`, when it returns.
+        """
+
+    async def transact(
+        self,
+        body: Callable[[Transaction], Awaitable[Append]],
+        *,
+        run_id: RunId,
+        token: int,
+    ) -> AppendOutcome:
+        """Open a transaction, check the fence, run `body`, apply the append that it returns, commit.
+
+        Whatever `body` raises rolls everything back and is raised again. Other writers wait meanwhile.
+        Capability: TRANSACTION.
+        """
+
+    async def claim(
+        self,
+        worker_id: WorkerId,
+        graphs: Sequence[tuple[str, int]],
+        *,
+        now_us: int,
+        lease_until_us: int,
+        limit: int,
+    ) -> list[RunRow]:
+        """Take up to `limit` claimable runs of these graphs (name, version), as they are after the claim.
+
+        Order: priority (higher first), then `ready_at_us`, with tenants taken in turn.
+        Durability: the new tokens, when it returns.
+        """
+
+    async def renew(
+        self, worker_id: WorkerId, held: Sequence[tuple[RunId, int]], *, now_us: int, lease_until_us: int
+    ) -> set[RunId]:
+        """Heartbeat: extend the leases (run id, token) and the worker's `seen_at_us`; return the runs that are lost."""
+
+    async def post(self, mail: Mail) -> RunRow:
+        """Store a message for an unfinished run and wake it; return the run's row after that.
+
+        Raises: NotFound; RunFinal.
+        """
+
+    async def answer(self, ask_id: AskId, *, value_wire: bytes, by: str, at_us: int) -> Answered:
+        """Answer an open ask once, post the answer to its run, wake it: one transaction.
+
+        An ask whose `expires_at_us` is at or before `at_us` is not answered (`accepted=False`). Raises: NotFound.
+        """
+
+    async def decide(
+        self, effect_id: EffectId, *, happened: bool, result_wire: bytes | None, by: str, at_us: int
+    ) -> Decided:
+        """Decide an uncertain effect once, post the decision to its run, wake it: one transaction. Raises: NotFound."""
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    async def register_worker(self, row: WorkerRow) -> None:
+        """Make the worker known; with LIVENESS, take the operating-system lock that its life is read from."""
+
+    async def forget_worker(self, worker_id: WorkerId) -> None:
+        """Remove the worker and its lock; runs that it still holds become claimable at once."""
+
+    async def release_dead(self) -> list[WorkerId]:
+        """With LIVENESS: make the runs of workers of this host that died claimable at once; return who died.
+
+        Cheap enough to be called many times a second. Without it: returns an empty list.
+        """
+
+    async def find_workers(self) -> list[WorkerRow]:
+        """Return all known workers, oldest first."""
+
+    # -- waiting for others -------------------------------------------------------------------------------------------
+
+    async def wait_for_change(self, timeout_s: float) -> bool:
+        """Return True soon after anybody (this process or another) wrote, False after `timeout_s`. Never loses a write
+        that happened after the last call returned. Several callers may wait at once."""
+
+    async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
+        """Return the earliest `ready_at_us` of any run of these graphs; None: no run is due by itself."""
+
+    # -- reading --------------------------------------------------------------------------------------------------------
+
+    async def read_run(self, run_id: RunId) -> RunRow | None:
+        """Return the run's row, or None."""
+
+    async def find_runs(self, query: RunQuery) -> list[RunRow]:
+        """Return rows, newest first."""
+
+    async def read_thread(self, tenant: TenantId, thread: ThreadId) -> ThreadRow | None:
+        """Return the thread's row, or None."""
+
+    async def read_thread_runs(
+        self, tenant: TenantId, thread: ThreadId, *, from_ordinal: int
+    ) -> list[RunRow]:
+        """Return the thread's runs with at least this ordinal, by ordinal."""
+
+    async def read_frames(
+        self, run_id: RunId, *, from_seq: int = 1, limit: int | None = None
+    ) -> list[FrameRow]:
+        """Return the frames that hold records from `from_seq` on, by seq, gap-free.
+
+        Raises: StoreCorrupt where frames are missing between.
+        """
+
+    async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
+        """Return the run's unread messages with an id above `after`, in order of arrival."""
+
+    async def read_ask(self, ask_id: AskId) -> AskRow | None:
+        """Return the ask, or None."""
+
+    async def find_asks(self, query: AskQuery) -> list[AskRow]:
+        """Return asks, oldest first."""
+
+    async def read_effect(self, effect_id: EffectId) -> EffectRow | None:
+        """Return the effect, or None."""
+
+    async def read_effect_by_key(self, tenant: TenantId, business_key: str) -> EffectRow | None:
+        """Return the effect that holds the business key, or None."""
+
+    async def find_effects(self, query: EffectQuery) -> list[EffectRow]:
+        """Return effects, newest change first."""
