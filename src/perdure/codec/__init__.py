@@ -1,0 +1,28 @@
+"""Bytes to values and back: values, records, frames, the hash chain. Pure."""
+
+from perdure.codec._journal import (
+    FRAME_FORMAT,
+    NO_HASH,
+    chain_hash,
+    decode_record,
+    encode_frame,
+    encode_record,
+    split_frame,
+)
+from perdure.codec._registry import TypeRegistry, default_name, register_type
+from perdure.codec._values import ValueCodec, describe
+
+__all__ = [
+    "FRAME_FORMAT",
+    "NO_HASH",
+    "TypeRegistry",
+    "ValueCodec",
+    "chain_hash",
+    "decode_record",
+    "default_name",
+    "describe",
+    "encode_frame",
+    "encode_record",
+    "register_type",
+    "split_frame",
+]

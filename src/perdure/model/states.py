@@ -90,8 +90,12 @@ class OnBusy(StrEnum):
 
 
 class WriteOp(StrEnum):
-    """How one node's value for a channel enters the state."""
+    """How one node's value for a channel enters the state.
+
+    FOLD_MANY: the value is a list, folded one by one (what a subgraph's nodes wrote, in order).
+    """
 
     REPLACE = "r"
     APPEND = "a"
     FOLD = "f"
+    FOLD_MANY = "m"

@@ -1,0 +1,390 @@
+"""The state of a run as the fold of its journal.
+
+Theory: a `RunState` is what a holder must know to go on. Loading folds the journal from the thread's newest snapshot
+record on; a running holder applies each record that it writes to the same object by the same functions. So what
+is in memory is at every moment what the next holder would load, which is what makes a takeover safe.
+
+Values of the state are kept as `Cell`s while loading (encoded pieces, decoded once at the end, only
+where needed) and as live values while running.
+
+Invariant: a task's writes enter the state at the commit of its step, never before; a step that
+was not committed leaves nothing but the outcomes and calls of its tasks.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Raw
+
+from perdure.core.identity import scope_of, task_path
+from perdure.core.machines import EFFECT_TABLE, EffectEvent, advance
+from perdure.errors import InvariantBroken
+from perdure.model import EffectKind, EffectState, Failure, RunStatus, WriteOp
+from perdure.model import records as rec
+
+INPUT_STEP = 0
+"""The step that takes the input in; nodes run from step 1 on."""
+
+
+@dataclass(slots=True)
+class Cell:
+    """A channel's value as encoded: one piece, or the pieces of a list that was appended to."""
+
+    op: str
+    pieces: list[Raw]
+
+
+@dataclass(slots=True)
+class Call:
+    """One durable act of a node execution (effect, sleep, ask, receive, child, note).
+
+    Attributes:
+        state: for effects a state of the ledger; for waits "open", "done" or "lapsed".
+        result: encoded result, once there is one.
+        attempt: newest attempt of an effect.
+        node_attempt: attempt of the node in which a failure was final.
+        is_asked: whether this execution of the node has asked for it (replay bookkeeping, not stored).
+        is_tentative: result of a contained effect that no sandbox snapshot holds yet.
+    """
+
+    call_id: str
+    kind: str
+    name: str
+    state: str
+    result: Raw | None = None
+    attempt: int = 1
+    node_attempt: int = 1
+    due_us: int | None = None
+    failure: Failure | None = None
+    started: Any = None
+    ended: Any = None
+    is_asked: bool = False
+    is_tentative: bool = False
+
+
+@dataclass(slots=True)
+class Task:
+    """One node execution of the step under way."""
+
+    path: str
+    spec: rec.TaskSpec
+    attempt: int = 1
+    retry_at_us: int | None = None
+    failure: Failure | None = None
+    calls: dict[str, Call] = field(default_factory=dict)
+    outcome: rec.NodeFinished | None = None
+    live_writes: dict[str, tuple[str, Any]] | None = None
+
+
+@dataclass(slots=True)
+class Scope:
+    """A graph under way: the run's own ("") or a subgraph's (path of its task)."""
+
+    path: str
+    step: int = INPUT_STEP
+    tasks: dict[str, Task] = field(default_factory=dict)
+    cells: dict[str, Cell] = field(default_factory=dict)
+    values: dict[str, Any] | None = None
+    writes: list[tuple[str, str, Any]] = field(default_factory=list)
+    is_started: bool = False
+
+
+@dataclass(slots=True)
+class RunState:
+    """All that a holder must know of a run."""
+
+    run_id: str
+    started: rec.RunStarted | None = None
+    scopes: dict[str, Scope] = field(default_factory=lambda: {"": Scope("")})
+    checkpoint: int = 0
+    last_seq: int = 0
+    status: str = RunStatus.PENDING.value
+    snapshot: str | None = None
+    cancel: rec.CancelRequested | None = None
+    uncertain: dict[str, rec.EffectUncertain] = field(default_factory=dict)
+    ended: rec.RunEnded | None = None
+
+    @property
+    def root(self) -> Scope:
+        """The scope of the run's own graph."""
+        return self.scopes[""]
+
+    def task(self, path: str) -> Task:
+        """Return the task at a path.
+
+        Raises:
+            InvariantBroken: the journal speaks of a task that no step planned.
+        """
+        scope = self.scopes.get(scope_of(path))
+        task = scope.tasks.get(path) if scope is not None else None
+        if task is None:
+            msg = f"run {self.run_id!r}: the journal speaks of task {path!r}, which no step planned"
+            raise InvariantBroken(msg, run_id=self.run_id, task=path)
+        return task
+
+
+def apply(state: RunState, record: rec.Record) -> None:
+    """Apply one record to the state. Calls of unknown meaning do not exist: every kind is in `_APPLY`."""
+    state.last_seq += 1
+    _APPLY[type(record)](state, record)
+
+
+def apply_all(state: RunState, records: Iterable[rec.Record]) -> None:
+    """Apply records in order."""
+    for record in records:
+        apply(state, record)
+
+
+def settle_sandbox(state: RunState) -> None:
+    """Forget the results of contained effects that no snapshot holds: their files are gone, so they run again."""
+    for scope in state.scopes.values():
+        for task in scope.tasks.values():
+            lost = [key for key, call in task.calls.items() if call.is_tentative]
+            for key in lost:
+                del task.calls[key]
+
+
+def _run_started(state: RunState, record: rec.RunStarted) -> None:
+    state.started = record
+
+
+def _nothing(_state: RunState, _record: Any) -> None:
+    """Facts for the audit trail that a holder need not know."""
+
+
+def _node_started(state: RunState, record: rec.NodeStarted) -> None:
+    task = state.task(record.task)
+    task.attempt = record.attempt
+    task.retry_at_us = None
+
+
+def _node_finished(state: RunState, record: rec.NodeFinished) -> None:
+    state.task(record.task).outcome = record
+
+
+def _node_failed(state: RunState, record: rec.NodeFailed) -> None:
+    task = state.task(record.task)
+    task.failure = record.failure
+    task.retry_at_us = record.retry_at_us
+    task.attempt = record.attempt if record.retry_at_us is None else record.attempt + 1
+
+
+def plan_tasks(scope: Scope, step: int, specs: Iterable[rec.TaskSpec]) -> None:
+    """Replace the scope's tasks by those of the next step."""
+    scope.step = step
+    tasks = {}
+    for spec in specs:
+        path = task_path(scope.path, step, spec.node, spec.index)
+        tasks[path] = Task(path, spec)
+    scope.tasks = tasks
+
+
+def _step_committed(state: RunState, record: rec.StepCommitted) -> None:
+    scope = state.scopes.get(record.scope)
+    if scope is None:
+        scope = state.scopes[record.scope] = Scope(record.scope)
+    if scope.values is None:
+        _commit_cells(state, scope, record)
+    scope.is_started = True
+    if record.scope == "":
+        state.checkpoint = record.checkpoint
+        if record.snapshot is not None:
+            state.snapshot = record.snapshot
+    _drop_inner_scopes(state, scope)
+    plan_tasks(scope, record.step + 1, record.next)
+
+
+def _drop_inner_scopes(state: RunState, scope: Scope) -> None:
+    if len(state.scopes) == 1:
+        return
+    gone = [path for path in state.scopes if path and scope_of(path) == scope.path and path in scope.tasks]
+    for path in gone:
+        for inner in [p for p in state.scopes if p == path or p.startswith(path + "/")]:
+            del state.scopes[inner]
+
+
+def _commit_cells(state: RunState, scope: Scope, record: rec.StepCommitted) -> None:
+    if record.step == INPUT_STEP and record.scope == "":
+        if state.started is None:
+            msg = f"run {state.run_id!r}: a step before the start record"
+            raise InvariantBroken(msg, run_id=state.run_id)
+        _write_cells(scope.cells, state.started.input)
+    for task in scope.tasks.values():
+        if task.outcome is not None:
+            _write_cells(scope.cells, task.outcome.writes)
+            if scope.path:
+                scope.writes += [(key, op, raw) for key, (op, raw) in task.outcome.writes.items()]
+    for name, raw in record.folded.items():
+        scope.cells[name] = Cell(WriteOp.REPLACE, [raw])
+
+
+def _write_cells(cells: dict[str, Cell], writes: dict[str, tuple[str, Raw]]) -> None:
+    for name, (op, raw) in writes.items():
+        if op == WriteOp.REPLACE:
+            cells[name] = Cell(op, [raw])
+        elif op == WriteOp.APPEND:
+            cell = cells.get(name)
+            if cell is None:
+                cells[name] = Cell(op, [raw])
+            else:
+                cell.op = op
+                cell.pieces.append(raw)
+
+
+def decode_cell(cell: Cell, decode: Callable[[Raw], Any]) -> Any:
+    """Return the live value of a cell."""
+    if len(cell.pieces) == 1:
+        return decode(cell.pieces[0])
+    joined: list[Any] = []
+    for piece in cell.pieces:
+        joined.extend(decode(piece))
+    return joined
+
+
+def _snapshot(state: RunState, record: rec.StateSnapshot) -> None:
+    root = state.root
+    if root.values is None:
+        root.cells = {name: Cell(op, [raw]) for name, (op, raw) in record.values.items()}
+    if root.step != record.step + 1 or state.checkpoint != record.checkpoint:
+        state.checkpoint = record.checkpoint
+        plan_tasks(root, record.step + 1, record.next)
+    root.is_started = True
+    if record.snapshot is not None:
+        state.snapshot = record.snapshot
+
+
+def _effect_intended(state: RunState, record: rec.EffectIntended) -> None:
+    calls = state.task(record.task).calls
+    call = calls.get(record.effect_id)
+    if call is None:
+        calls[record.effect_id] = Call(
+            record.effect_id, record.kind, record.name, EffectState.INTENDED, started=record
+        )
+        return
+    call.state = advance(EFFECT_TABLE, EffectState(call.state), EffectEvent.RESEND, record.effect_id)
+    call.attempt = record.attempt
+    call.started = record
+    call.due_us = None
+    state.uncertain.pop(record.effect_id, None)
+
+
+def _effect_confirmed(state: RunState, record: rec.EffectConfirmed) -> None:
+    calls = state.task(record.task).calls
+    call = calls.get(record.effect_id)
+    if call is None:
+        call = calls[record.effect_id] = Call(
+            record.effect_id, record.kind, record.name, EffectState.CONFIRMED, started=record
+        )
+    elif call.state != EffectState.FAILED:
+        call.state = advance(EFFECT_TABLE, EffectState(call.state), EffectEvent.CONFIRM, record.effect_id)
+    else:  # only kinds that keep no intent get from a failed attempt straight to success
+        call.state = EffectState.CONFIRMED
+    call.result = record.result
+    call.attempt = record.attempt
+    call.is_tentative = record.kind == EffectKind.CONTAINED
+    state.uncertain.pop(record.effect_id, None)
+
+
+def _effect_failed(state: RunState, record: rec.EffectFailed) -> None:
+    task = state.task(record.task)
+    call = task.calls.get(record.effect_id)
+    if call is None:
+        call = task.calls[record.effect_id] = Call(
+            record.effect_id, record.kind, record.name, EffectState.FAILED, started=record
+        )
+    elif call.state != EffectState.FAILED:
+        call.state = advance(EFFECT_TABLE, EffectState(call.state), EffectEvent.REFUSE, record.effect_id)
+    call.attempt = record.attempt
+    call.node_attempt = task.attempt
+    call.failure = record.failure
+    call.due_us = record.retry_at_us
+    state.uncertain.pop(record.effect_id, None)
+
+
+def _effect_uncertain(state: RunState, record: rec.EffectUncertain) -> None:
+    call = state.task(record.task).calls[record.effect_id]
+    call.state = advance(EFFECT_TABLE, EffectState(call.state), EffectEvent.LOSE, record.effect_id)
+    call.attempt = record.attempt
+    call.failure = record.failure
+    call.due_us = record.retry_at_us
+    state.uncertain[record.effect_id] = record
+
+
+def _opened(kind: str, id_field: str) -> Callable[[RunState, Any], None]:
+    def opened(state: RunState, record: Any) -> None:
+        identity = getattr(record, id_field)
+        due_us = getattr(record, "due_us", None) or getattr(record, "expires_at_us", None)
+        state.task(record.task).calls[identity] = Call(
+            identity, kind, kind, "open", due_us=due_us, started=record
+        )
+
+    return opened
+
+
+def _closed(id_field: str, value_field: str, new_state: str) -> Callable[[RunState, Any], None]:
+    def closed(state: RunState, record: Any) -> None:
+        call = state.task(record.task).calls[getattr(record, id_field)]
+        call.state = new_state
+        call.ended = record
+        if value_field:
+            call.result = getattr(record, value_field)
+
+    return closed
+
+
+def _noted(state: RunState, record: rec.Noted) -> None:
+    state.task(record.task).calls[record.call_id] = Call(
+        record.call_id, "note", "note", "done", result=record.value, started=record
+    )
+
+
+def _sandbox_taken(state: RunState, record: rec.SandboxTaken) -> None:
+    state.snapshot = record.snapshot
+    for scope in state.scopes.values():
+        for task in scope.tasks.values():
+            for call in task.calls.values():
+                call.is_tentative = False
+
+
+def _cancel_requested(state: RunState, record: rec.CancelRequested) -> None:
+    state.cancel = record
+
+
+def _ended(state: RunState, record: rec.RunEnded) -> None:
+    state.ended = record
+    state.status = record.status
+
+
+_APPLY: dict[type, Callable[[RunState, Any], None]] = {
+    rec.RunStarted: _run_started,
+    rec.LeaseTaken: _nothing,
+    rec.NodeStarted: _node_started,
+    rec.NodeFinished: _node_finished,
+    rec.NodeFailed: _node_failed,
+    rec.StepCommitted: _step_committed,
+    rec.EffectIntended: _effect_intended,
+    rec.EffectConfirmed: _effect_confirmed,
+    rec.EffectFailed: _effect_failed,
+    rec.EffectUncertain: _effect_uncertain,
+    rec.CompensationStarted: _nothing,
+    rec.CompensationEnded: _nothing,
+    rec.TimerSet: _opened("timer", "call_id"),
+    rec.TimerFired: _closed("call_id", "", "done"),
+    rec.Asked: _opened("ask", "ask_id"),
+    rec.AskAnswered: _closed("ask_id", "value", "done"),
+    rec.AskLapsed: _closed("ask_id", "", "lapsed"),
+    rec.ReceiveStarted: _opened("receive", "call_id"),
+    rec.SignalConsumed: _closed("call_id", "value", "done"),
+    rec.ReceiveLapsed: _closed("call_id", "", "lapsed"),
+    rec.Spawned: _opened("child", "call_id"),
+    rec.ChildEnded: _closed("call_id", "result", "done"),
+    rec.Noted: _noted,
+    rec.Emitted: _nothing,
+    rec.Released: _nothing,
+    rec.CancelRequested: _cancel_requested,
+    rec.RunEnded: _ended,
+    rec.StateSnapshot: _snapshot,
+    rec.SandboxTaken: _sandbox_taken,
+    rec.RetryRequested: _nothing,
+}

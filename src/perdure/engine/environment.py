@@ -1,0 +1,163 @@
+"""What all runs of one runtime share: the store, the codec, the plans, the limits."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from perdure.clock import Services
+from perdure.codec import TypeRegistry, ValueCodec
+from perdure.core import fold
+from perdure.core.plan import GraphPlan
+from perdure.engine.limits import LEASE_MARGIN_S, LEASE_TTL_S
+from perdure.engine.loading import decode_cells, load_checkpoint
+from perdure.engine.queue import CommitQueue
+from perdure.errors import GraphInvalid, NotFound, UsageError
+from perdure.graph import Effect, Graph, Limit, function_graph
+from perdure.ids import RunId
+from perdure.model import RunRow
+from perdure.store.api import Store
+
+
+class Environment:
+    """Store, services, codec, plans and limits of one runtime."""
+
+    def __init__(self, store: Store, services: Services, *, sandbox: Any = None) -> None:
+        """Bundle them; `sandbox` is a backend of `perdure.sandbox`, or None."""
+        self.store = store
+        self.services = services
+        self.registry = TypeRegistry()
+        self.codec = ValueCodec(self.registry)
+        self.queue = CommitQueue(store, services.clock)
+        self.sandbox_backend = sandbox
+        self.worker_id = ""
+        self.lease_ttl_s = LEASE_TTL_S
+        self.renewed_at_s = services.clock.monotonic_s()
+        self.poke: Callable[[], None] = lambda: None
+        self.waiters: dict[str, list[asyncio.Future[Any]]] = {}
+        self._plans: dict[tuple[str, int], GraphPlan] = {}
+        self._functions: dict[Any, Graph] = {}
+        self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        """Return the time."""
+        return self.services.clock.now_us()
+
+    def lease_until_us(self) -> int:
+        """Return the end of a lease that is taken or renewed now."""
+        return self.now_us() + round(self.lease_ttl_s * 1_000_000)
+
+    def is_lease_safe(self) -> bool:
+        """Return whether enough is left of the leases, counted from the sending of the last renewal."""
+        age_s = self.services.clock.monotonic_s() - self.renewed_at_s
+        return age_s < self.lease_ttl_s - min(LEASE_MARGIN_S, self.lease_ttl_s / 4)
+
+    # -- graphs --------------------------------------------------------------------------------------------------------
+
+    def register(self, graphs: Iterable[Any]) -> None:
+        """Make graphs (or plain async functions) known; runs of them can be executed here."""
+        for graph in graphs:
+            self.plan_of(graph)
+
+    def plan_of(self, graph: Any) -> GraphPlan:
+        """Return the plan of a graph, a plain async function, or a known graph's name.
+
+        Raises:
+            GraphInvalid: it is neither, or another graph has the same name and version.
+        """
+        if isinstance(graph, str):
+            return self.plan_named(graph)
+        if not isinstance(graph, Graph):
+            if not callable(graph):
+                msg = f"{graph!r} is no graph: give a perdure.Graph, an async function, or the name of a known graph"
+                raise GraphInvalid(msg)
+            graph = self._functions.get(graph) or self._functions.setdefault(graph, function_graph(graph))
+        plan = graph.compile()
+        key = (plan.name, plan.version)
+        known = self._plans.get(key)
+        if known is plan:
+            return plan
+        if known is not None:
+            msg = (
+                f"two different graphs are called {plan.name!r} version {plan.version}; "
+                f"rename one or raise its version (Graph(..., version={plan.version + 1}))"
+            )
+            raise GraphInvalid(msg, graph=plan.name)
+        self._plans[key] = plan
+        for cls in plan.types:
+            self.registry.add(cls)
+        return plan
+
+    def plan_named(self, name: str, version: int | None = None) -> GraphPlan:
+        """Return a known plan by name (the newest version unless given).
+
+        Raises:
+            NotFound: names the known graphs.
+        """
+        found = [plan for (n, v), plan in self._plans.items() if n == name and version in {None, v}]
+        if not found:
+            known = ", ".join(f"{n} v{v}" for n, v in sorted(self._plans)) or "none"
+            wanted = name if version is None else f"{name} v{version}"
+            msg = f"no graph {wanted!r} is known here (known: {known}); pass it in graphs=[...] or to 'perdure worker'"
+            raise NotFound(msg, graph=name, version=version)
+        return max(found, key=lambda plan: plan.version)
+
+    def graphs(self) -> list[tuple[str, int]]:
+        """Return (name, version) of every known graph."""
+        return list(self._plans)
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def know_effect(self, effect: Effect) -> None:
+        """Register the types of an effect's result, so that it can be stored and loaded."""
+        for cls in effect.types:
+            self.registry.add(cls)
+
+    def gate(self, effect: Effect) -> asyncio.Semaphore | None:
+        """Return the semaphore that bounds this effect's calls in this process, or None.
+
+        Raises:
+            UsageError: two effects of one group declare different limits.
+        """
+        limit = effect.limit
+        if limit is None:
+            return None
+        group = limit.group or effect.name if isinstance(limit, Limit) else effect.name
+        count = limit.concurrency if isinstance(limit, Limit) else limit
+        known = self._gates.get(group)
+        if known is None:
+            known = self._gates[group] = (count, asyncio.Semaphore(count))
+        if known[0] != count:
+            msg = f"effects of the limit group {group!r} declare {known[0]} and {count} at once; give one number"
+            raise UsageError(msg, group=group)
+        return known[1]
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def decode_cells(self, cells: dict[str, fold.Cell]) -> dict[str, Any]:
+        """Return the live values of cells."""
+        return decode_cells(cells, self.codec.decode)
+
+    async def values_of(self, run_id: str) -> tuple[dict[str, Any], RunRow]:
+        """Return the state that a run ended (or stands) with, and its row. Empty if it has committed nothing.
+
+        Raises:
+            NotFound: no such run.
+        """
+        row = await self.store.read_run(RunId(run_id))
+        if row is None:
+            msg = f"no run {run_id!r}; 'perdure ps --all' lists the runs"
+            raise NotFound(msg, run_id=run_id)
+        if row.checkpoint <= row.base_checkpoint:
+            return {}, row
+        cells, _run, _id, _next = await load_checkpoint(
+            self.store, row.tenant, row.thread, row.checkpoint
+        )
+        return self.decode_cells(cells), row
+
+
+def input_digest(graph: str, version: int, canonical: bytes) -> str:
+    """Return the digest that a start key is compared by."""
+    return hashlib.sha256(b"%b:%d:%b" % (graph.encode(), version, canonical)).hexdigest()[:32]

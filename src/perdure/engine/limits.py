@@ -1,0 +1,71 @@
+"""Limits and default settings of the engine, each with its unit and its reason."""
+
+LEASE_TTL_S = 15.0
+"""How long a lease lasts without renewal. Longer than any pause of a healthy process, short enough to wait for."""
+
+HEARTBEAT_S = 5.0
+"""How often leases are renewed: three chances within one TTL."""
+
+LEASE_MARGIN_S = 2.0
+"""No new outside effect is dispatched when less than this is left of the lease, measured from the sending of the last
+renewal that was accepted: clocks drift and dispatch takes time."""
+
+PENDING_RECORDS_MAX = 2048
+"""Most records of one run that may wait for their commit before its next step waits too (back-pressure)."""
+
+PENDING_BYTES_MAX = 4 * 1024 * 1024
+"""The same in bytes."""
+
+PENDING_AGE_S_MAX = 0.5
+"""The same in seconds since the oldest of them was written: what a crash can lose of pure work."""
+
+BATCH_RUNS_MAX = 512
+"""Most runs in one group commit, so that one commit stays short."""
+
+YIELD_STEPS = 8
+"""Steps that a run takes at most before other runs and the commit queue get a turn of the event loop."""
+
+LINGER_S = 0.2
+"""A wait that ends by itself within this time stays in memory; a longer one releases the run."""
+
+SETTLE_TURNS = 3
+"""Turns of the event loop without any change before a run counts as waiting: lets awaits that are ready go on."""
+
+DIVERGENCE_GRACE_S = 0.05
+"""How long a new effect is held back for recorded ones of the same name to be asked for, once all else is still."""
+
+CANCEL_GRACE_S = 1.0
+"""How long effects in flight may still end when their run is failing."""
+
+CLAIMS_MAX = 5
+"""Claims of a run without progress before it is parked: a run that kills its workers must not kill them for ever."""
+
+CONCURRENCY = 256
+"""Runs that one worker executes at once."""
+
+CLAIM_BATCH = 64
+"""Most runs that one claim takes."""
+
+LIVENESS_POLL_S = 0.03
+"""How often a worker looks whether a peer on its host died."""
+
+IDLE_POLL_S = 1.0
+"""Longest time between two looks for claimable runs when nothing wakes the worker."""
+
+DRAIN_WINDOW_S = 20.0
+"""How long a drain lets nodes reach a boundary before it stops them; below the usual 30 s grace period."""
+
+SNAPSHOT_BYTES_MIN = 256 * 1024
+"""A thread's state is written whole again when the journal since the last whole copy exceeds this and twice its size."""
+
+ERROR_CHARS_MAX = 2000
+"""Longest error text that is stored."""
+
+RECONCILE_ATTEMPTS_MAX = 5
+"""Tries to find out what became of an uncertain effect before a person is asked."""
+
+RECONCILE_BASE_S = 0.5
+"""Backoff base between those tries."""
+
+RECONCILE_CAP_S = 30.0
+"""Longest backoff between those tries."""

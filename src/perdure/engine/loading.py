@@ -1,0 +1,206 @@
+"""Load a run, or a thread's state, from the store: the fold of the journal from the newest snapshot record on.
+
+Every frame's chain hash is checked on the way: what was read is what was written, or `StoreCorrupt`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Raw
+
+from perdure.codec import NO_HASH, chain_hash, decode_record, split_frame
+from perdure.core import fold
+from perdure.errors import InvariantBroken, NotFound, StoreCorrupt
+from perdure.ids import TenantId, ThreadId
+from perdure.model import FrameRow, RunRow
+from perdure.model import records as rec
+from perdure.store.api import Store
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A run as its next holder finds it."""
+
+    state: fold.RunState
+    prev_hash: bytes
+    journal_bytes: int
+
+
+def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
+    """Return a frame's encoded records, after proving that they are what was written.
+
+    Raises:
+        StoreCorrupt: the count, the seq or the hash is wrong; names run and seq.
+    """
+    records = split_frame(frame.body)
+    expected = chain_hash(frame.prev_hash, frame.run_id, frame.first_seq, frame.token, records)
+    is_linked = previous is None or (
+        frame.prev_hash == previous.hash and frame.first_seq == previous.first_seq + previous.count
+    )
+    if previous is None and frame.first_seq == 1:
+        is_linked = frame.prev_hash == NO_HASH
+    if len(records) != frame.count or expected != frame.hash or not is_linked:
+        msg = (
+            f"run {frame.run_id!r}: the journal at seq {frame.first_seq} is not what was written (hash chain broken); "
+            f"nothing was changed. Restore the store from a backup; 'perdure doctor' lists the damage."
+        )
+        raise StoreCorrupt(msg, run_id=frame.run_id, seq=frame.first_seq)
+    return records
+
+
+async def read_records(
+    store: Store, run_id: str, from_seq: int = 1
+) -> list[tuple[int, FrameRow, rec.Record]]:
+    """Return (seq, frame, record) of a run from a seq on, verified."""
+    frames = await store.read_frames(run_id, from_seq=from_seq)  # type: ignore[arg-type]  # ids are strings here
+    found = []
+    previous: FrameRow | None = None
+    for frame in frames:
+        for offset, encoded in enumerate(check_frame(frame, previous)):
+            if frame.first_seq + offset >= from_seq:
+                found.append((frame.first_seq + offset, frame, decode_record(encoded)))
+        previous = frame
+    return found
+
+
+async def load_thread_cells(
+    store: Store, tenant: TenantId, thread: ThreadId, before_ordinal: int
+) -> tuple[dict[str, fold.Cell], int]:
+    """Return the thread's newest state before a run, as cells, and the bytes of journal that it took."""
+    row = await store.read_thread(tenant, thread)
+    if row is None or before_ordinal <= 1:
+        return {}, 0
+    from_ordinal = max(row.base_ordinal, 1)
+    cells: dict[str, fold.Cell] = {}
+    size = 0
+    for run in await store.read_thread_runs(tenant, thread, from_ordinal=from_ordinal):
+        if run.ordinal >= before_ordinal:
+            break
+        from_seq = row.base_seq if run.ordinal == row.base_ordinal and row.base_seq else 1
+        state, read = await _fold_run(store, run, cells, from_seq)
+        cells = state.root.cells
+        size += read
+    return cells, size
+
+
+async def _fold_run(
+    store: Store, run: RunRow, cells: dict[str, fold.Cell], from_seq: int
+) -> tuple[fold.RunState, int]:
+    loaded = await _fold_frames(store, run, cells, from_seq)
+    return loaded.state, loaded.journal_bytes
+
+
+async def _fold_frames(
+    store: Store, run: RunRow, cells: dict[str, fold.Cell], from_seq: int
+) -> Loaded:
+    state = fold.RunState(run.run_id)
+    state.root.cells = cells
+    state.checkpoint = run.base_checkpoint
+    frames = await store.read_frames(run.run_id, from_seq=from_seq)
+    if from_seq > 1:
+        first = await store.read_frames(run.run_id, from_seq=1, limit=1)
+        state.started = _started_of(first)
+    state.last_seq = from_seq - 1
+    size = 0
+    previous: FrameRow | None = None
+    for frame in frames:
+        size += len(frame.body)
+        for offset, encoded in enumerate(check_frame(frame, previous)):
+            if frame.first_seq + offset >= from_seq:
+                fold.apply(state, decode_record(encoded))
+        previous = frame
+    return Loaded(state, previous.hash if previous else NO_HASH, size)
+
+
+def _started_of(frames: Sequence[FrameRow]) -> rec.RunStarted:
+    record = decode_record(check_frame(frames[0], None)[0])
+    if not isinstance(record, rec.RunStarted):
+        msg = f"run {frames[0].run_id!r}: the journal does not begin with a start record"
+        raise InvariantBroken(msg, run_id=frames[0].run_id)
+    return record
+
+
+async def load_run(store: Store, row: RunRow) -> Loaded:
+    """Return the run's state as of its newest durable record.
+
+    Raises:
+        StoreCorrupt, DecodeFailed: the journal is damaged, or its last seq is not the row's.
+    """
+    thread = await store.read_thread(row.tenant, row.thread)
+    from_seq = 1
+    if thread is not None and thread.base_ordinal == row.ordinal and thread.base_seq:
+        from_seq = thread.base_seq
+    cells: dict[str, fold.Cell] = {}
+    size = 0
+    if from_seq == 1:
+        cells, size = await load_thread_cells(store, row.tenant, row.thread, row.ordinal)
+    loaded = await _fold_frames(store, row, cells, from_seq)
+    loaded.journal_bytes += size
+    fold.settle_sandbox(loaded.state)
+    if loaded.state.last_seq != row.last_seq:
+        msg = (
+            f"run {row.run_id!r}: its journal ends at seq {loaded.state.last_seq}, its row says {row.last_seq}; "
+            f"nothing was changed. Restore the store from a backup."
+        )
+        raise StoreCorrupt(msg, run_id=row.run_id)
+    return loaded
+
+
+def decode_cells(
+    cells: dict[str, fold.Cell], decode: Callable[[Raw], Any]
+) -> dict[str, Any]:
+    """Return the live values of cells."""
+    return {name: fold.decode_cell(cell, decode) for name, cell in cells.items()}
+
+
+async def load_checkpoint(
+    store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int | None
+) -> tuple[dict[str, fold.Cell], RunRow, int, list[rec.TaskSpec]]:
+    """Return the thread's state at a checkpoint (None: the newest): cells, the run that wrote it, its id, what was next.
+
+    Raises:
+        NotFound: no such thread, or no such checkpoint; names what there is.
+    """
+    runs = await store.read_thread_runs(tenant, thread, from_ordinal=1)
+    if not runs:
+        msg = f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps' lists the runs and their threads"
+        raise NotFound(msg, thread=thread, tenant=tenant)
+    found: tuple[dict[str, fold.Cell], RunRow, int, list[rec.TaskSpec]] | None = None
+    newest = 0
+    cells: dict[str, fold.Cell] = {}
+    for run in await _runs_to_fold(store, tenant, thread, runs, checkpoint):
+        row, from_seq = run
+        state = fold.RunState(row.run_id)
+        state.root.cells = cells
+        state.checkpoint = row.base_checkpoint
+        for _seq, _frame, record in await read_records(store, row.run_id, from_seq):
+            fold.apply(state, record)
+            if isinstance(record, rec.StepCommitted) and record.scope == "":
+                newest = record.checkpoint
+                if checkpoint is None or record.checkpoint == checkpoint:
+                    copied = {name: fold.Cell(c.op, list(c.pieces)) for name, c in state.root.cells.items()}
+                    found = (copied, row, record.checkpoint, record.next)
+                if record.checkpoint == checkpoint:
+                    return found  # type: ignore[return-value]  # set two lines above
+        cells = state.root.cells
+    if found is None or checkpoint is not None:
+        msg = (
+            f"thread {thread!r} has no checkpoint {checkpoint}; it has 1 to {newest}: 'perdure history {thread}' lists them"
+        )
+        raise NotFound(msg, thread=thread, checkpoint=checkpoint, newest=newest)
+    return found
+
+
+async def _runs_to_fold(
+    store: Store, tenant: TenantId, thread: ThreadId, runs: list[RunRow], checkpoint: int | None
+) -> list[tuple[RunRow, int]]:
+    """Return (run, first seq) pairs to fold: from the newest snapshot record that is not after the checkpoint."""
+    row = await store.read_thread(tenant, thread)
+    if checkpoint is None and row is not None and row.base_seq:
+        return [
+            (run, row.base_seq if run.ordinal == row.base_ordinal else 1)
+            for run in runs
+            if run.ordinal >= row.base_ordinal
+        ]
+    return [(run, 1) for run in runs]

@@ -1,0 +1,91 @@
+"""What the parts of the engine need of each other, as protocols, so that no two modules import each other."""
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from perdure.core import fold
+from perdure.engine.environment import Environment
+from perdure.model import Change, Mail, MailKind, RunRow, Wait
+from perdure.model.records import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A person's answer to `ctx.ask`.
+
+    Attributes:
+        value: the answer, of the type that was asked for.
+        by: who answered; "default" where nobody did in time and the ask had a default.
+        at: when (UTC).
+    """
+
+    value: Any
+    by: str
+    at: dt.datetime
+
+
+class RunPort(Protocol):
+    """A held run, as its acts see it."""
+
+    row: RunRow
+    engine: Environment
+
+    def now_us(self) -> int:
+        """Return the time."""
+
+    def record(self, record: Record, *changes: Change) -> None:
+        """Apply a record to the state and add it to the journal, with its changes. Not durable yet."""
+
+    async def barrier(self) -> None:
+        """Return when everything recorded is durable; never returns once the lease is lost."""
+
+    async def keep_up(self) -> None:
+        """Return when the commits are not too far behind."""
+
+    async def wait(self, context: "NodePort", wait: Wait) -> None:
+        """Return when the wait is due; releases the run when all of it waits."""
+
+    async def wait_for_mail(self, context: "NodePort", wait: Wait, kind: MailKind) -> Mail | None:
+        """Return the message that the wait names (kind and subject), or None when it is due first."""
+
+    async def find_mail(self, kind: MailKind, subject: str) -> Mail | None:
+        """Read the mail again and return the first such message, or None."""
+
+    def sandbox(self) -> Any:
+        """Return the thread's sandbox."""
+
+    def park(self, error: Exception) -> None:
+        """Stop the run and leave it to a person."""
+
+    def may_dispatch(self) -> bool:
+        """Return whether the lease is safe enough for a new outside effect, and nothing stops the run."""
+
+
+class NodePort(Protocol):
+    """A node execution, as its acts see it."""
+
+    active: int
+    waiting: int
+    held: int
+
+    @property
+    def run(self) -> RunPort:
+        """The run."""
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+
+    @property
+    def task(self) -> fold.Task:
+        """The record of the execution."""
+
+    def identify(self, kind: str, name: str, digest: str) -> str:
+        """Return the identity of the next act of this kind, name and digest."""
+
+    def digest(self, value: Any, place: str) -> str:
+        """Return the digest of a value."""
+
+    def find(self, identity: str) -> fold.Call | None:
+        """Return the recorded act and note that it was asked for."""

@@ -1,0 +1,152 @@
+"""Make a run: its row, its first record, and back from its last state to what the caller gets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.codec import NO_HASH, chain_hash, encode_frame, encode_record
+from perdure.core.plan import GraphPlan
+from perdure.engine.environment import Environment, input_digest
+from perdure.errors import SettingInvalid
+from perdure.ids import RunId, TenantId, ThreadId
+from perdure.model import NewRun, OnBusy, WriteOp
+from perdure.model import records as rec
+
+DEFAULT_TENANT = TenantId("default")
+NAME_CHARS_MAX = 200
+"""Longest thread, tenant or key, in characters: they are part of every index."""
+
+
+def checked_name(value: object, what: str) -> str:
+    """Return a thread, tenant or key.
+
+    Raises:
+        SettingInvalid: empty, too long, or with characters that can't be printed.
+    """
+    if not isinstance(value, str) or not value or len(value) > NAME_CHARS_MAX or not value.isprintable():
+        msg = f"{what}={value!r}: must be 1 to {NAME_CHARS_MAX} printable characters"
+        raise SettingInvalid(msg)
+    return value
+
+
+def new_run(
+    engine: Environment,
+    plan: GraphPlan,
+    given: Any,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    thread: str | None = None,
+    start_key: str | None = None,
+    on_busy: OnBusy = OnBusy.QUEUE,
+    priority: int = 0,
+    delay_s: float = 0.0,
+    parent: tuple[str, str] | None = None,
+    is_first: bool | None = None,
+    take: bool = False,
+) -> NewRun:
+    """Return the run to create, with its encoded start record.
+
+    Args:
+        given: input as the user passed it; checked against the graph's state here.
+        is_first: whether the thread has no state yet; None: a fresh thread if no thread is named.
+        take: whether this worker may take its lease in the same transaction.
+
+    Raises:
+        UpdateInvalid: the input does not fit the state; names the field.
+        ValueUnserializable: names the field.
+    """
+    now_us = engine.now_us()
+    run_id = RunId(engine.services.ids.new("r", now_us))
+    thread_id = ThreadId(checked_name(thread, "thread") if thread is not None else run_id)
+    values = plan.read_input(given, thread is None if is_first is None else is_first)
+    writes = encode_writes(engine, plan, values, "input field")
+    record = rec.RunStarted(
+        now_us,
+        run_id,
+        checked_name(tenant, "tenant"),
+        thread_id,
+        plan.name,
+        plan.version,
+        writes,
+        start_key,
+        *(parent or (None, None)),
+    )
+    return finish_new_run(
+        engine,
+        record,
+        digest=input_digest(plan.name, plan.version, engine.codec.canonical([thread, values], "input")),
+        on_busy=on_busy,
+        priority=priority,
+        ready_at_us=now_us + round(delay_s * 1_000_000) if delay_s else 0,
+        take=take and not delay_s,
+    )
+
+
+def finish_new_run(
+    engine: Environment,
+    record: rec.RunStarted,
+    *,
+    digest: str = "",
+    on_busy: OnBusy = OnBusy.QUEUE,
+    priority: int = 0,
+    ready_at_us: int = 0,
+    take: bool = False,
+) -> NewRun:
+    """Return the run to create for a start record."""
+    encoded = [encode_record(record)]
+    return NewRun(
+        run_id=RunId(record.run_id),
+        tenant=TenantId(record.tenant),
+        thread=ThreadId(record.thread),
+        graph=record.graph,
+        version=record.version,
+        priority=priority,
+        start_key=record.start_key,
+        input_digest=digest,
+        on_busy=on_busy,
+        ready_at_us=ready_at_us,
+        created_at_us=record.at_us,
+        first_body=encode_frame(encoded),
+        first_hash=chain_hash(NO_HASH, record.run_id, 1, 0, encoded),
+        parent=RunId(record.parent) if record.parent else None,
+        parent_call=record.parent_call,
+        take_for=engine.worker_id if take and engine.worker_id else None,  # type: ignore[arg-type]  # a WorkerId as str
+        lease_until_us=engine.lease_until_us(),
+    )
+
+
+def encode_writes(
+    engine: Environment, plan: GraphPlan, values: Mapping[str, Any], place: str
+) -> dict[str, tuple[str, rec.Raw]]:
+    """Return an update as stored: field -> (op, encoded value).
+
+    Raises:
+        ValueUnserializable: names graph and field.
+    """
+    encode = engine.codec.encode
+    return {
+        name: (plan.channels[name].op.value, rec.Raw(encode(value, f"graph {plan.name!r}, {place} {name!r}")))
+        for name, value in values.items()
+    }
+
+
+def result_of(plan: GraphPlan, values: Mapping[str, Any]) -> Any:
+    """Return what a caller gets of the final values: the typed state, or a function's result."""
+    if plan.is_function:
+        return values.get("result")
+    return plan.build_state(values)
+
+
+def folded_defaults(engine: Environment, plan: GraphPlan, values: dict[str, Any]) -> dict[str, rec.Raw]:
+    """Fill in the defaults of fields without a value, in place, and return them encoded."""
+    encoded: dict[str, rec.Raw] = {}
+    for name, channel in plan.channels.items():
+        if name not in values and channel.default is not None:
+            values[name] = channel.default()
+            place = f"graph {plan.name!r}, default of field {name!r}"
+            encoded[name] = rec.Raw(engine.codec.encode(values[name], place))
+    return encoded
+
+
+def is_replaced(op: str) -> bool:
+    """Return whether a stored op replaces the value."""
+    return op == WriteOp.REPLACE

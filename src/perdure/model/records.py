@@ -1,0 +1,384 @@
+"""The journal: one record kind per fact.
+
+A record is encoded as a msgpack array that starts with its number, so the numbers and the order of the
+fields are the stored format: fields are only ever added at the end, with a default, and a number is never
+used again. A `Raw` field holds one value exactly as the codec encoded it; it is decoded only when
+somebody needs it, so that a journal can be read by a process that does not know the user's types.
+
+Who may write: the holder of the run's lease; `RunStarted` is written by whoever starts the run.
+"""
+
+from msgspec import Raw, Struct
+
+from perdure.model.rows import Failure, Wait
+
+NIL = Raw(b"\xc0")
+"""The encoded None."""
+
+
+class TaskSpec(Struct, array_like=True, frozen=True):
+    """One node execution that is to come: node, fan-out index (0: none), argument of a fan-out."""
+
+    node: str
+    index: int = 0
+    argument: Raw | None = None
+
+
+class RunStarted(Struct, array_like=True, frozen=True, tag=1):
+    """The run exists. `input`: field that was given -> (op, value).
+
+    `origin_*` and `next`: a fork goes on with the `next` of that checkpoint instead of the graph's first nodes.
+    """
+
+    at_us: int
+    run_id: str
+    tenant: str
+    thread: str
+    graph: str
+    version: int
+    input: dict[str, tuple[str, Raw]]
+    start_key: str | None = None
+    parent: str | None = None
+    parent_call: str | None = None
+    origin_thread: str | None = None
+    origin_checkpoint: int | None = None
+    next: list[TaskSpec] | None = None
+
+
+class LeaseTaken(Struct, array_like=True, frozen=True, tag=2):
+    """A worker took the run over (or took it for the first time)."""
+
+    at_us: int
+    holder: str
+    token: int
+    claims: int
+
+
+class NodeStarted(Struct, array_like=True, frozen=True, tag=3):
+    """A node execution began. First attempts that do nothing outside are implied by the step before."""
+
+    at_us: int
+    task: str
+    attempt: int
+
+
+class NodeFinished(Struct, array_like=True, frozen=True, tag=4):
+    """A node execution ended well; `writes`: field -> (op, value); `goto`: targets, if it chose."""
+
+    at_us: int
+    task: str
+    started_us: int
+    writes: dict[str, tuple[str, Raw]]
+    attempt: int = 1
+    goto: list[TaskSpec] | None = None
+
+
+class NodeFailed(Struct, array_like=True, frozen=True, tag=5):
+    """A node attempt ended with an exception; `retry_at_us` None: it was the last one."""
+
+    at_us: int
+    task: str
+    attempt: int
+    failure: Failure
+    retry_at_us: int | None = None
+
+
+class StepCommitted(Struct, array_like=True, frozen=True, tag=6):
+    """A super-step ended: this record is the checkpoint.
+
+    `scope`: "" for the run's own graph, else the path of the subgraph's task. `folded`: the merged value of every
+    field whose reducer is a function. `next`: what runs in the next step; empty: the graph has ended.
+    `checkpoint`: id in the thread, for scope ""; `snapshot`: the sandbox snapshot it names.
+    """
+
+    at_us: int
+    scope: str
+    step: int
+    checkpoint: int
+    folded: dict[str, Raw]
+    next: list[TaskSpec]
+    snapshot: str | None = None
+
+
+class EffectIntended(Struct, array_like=True, frozen=True, tag=7):
+    """An outside effect is about to be dispatched. `request`: [args, kwargs]."""
+
+    at_us: int
+    task: str
+    effect_id: str
+    name: str
+    kind: str
+    key: str
+    args_digest: str
+    request: Raw
+    attempt: int = 1
+    business_key: str | None = None
+
+
+class EffectConfirmed(Struct, array_like=True, frozen=True, tag=8):
+    """An effect happened.
+
+    `via`: call, reconcile, decision, or key (another run's effect of the same business key).
+    """
+
+    at_us: int
+    task: str
+    effect_id: str
+    name: str
+    kind: str
+    result: Raw
+    attempt: int = 1
+    via: str = "call"
+    by: str = ""
+
+
+class EffectFailed(Struct, array_like=True, frozen=True, tag=9):
+    """An effect attempt is known not to have happened; `retry_at_us` None: it was the last one."""
+
+    at_us: int
+    task: str
+    effect_id: str
+    name: str
+    kind: str
+    failure: Failure
+    attempt: int = 1
+    retry_at_us: int | None = None
+    via: str = "call"
+    by: str = ""
+
+
+class EffectUncertain(Struct, array_like=True, frozen=True, tag=10):
+    """Nobody knows whether an effect happened.
+
+    `retry_at_us`: when it is resent or reconciled; None: a person decides.
+    """
+
+    at_us: int
+    task: str
+    effect_id: str
+    name: str
+    attempt: int
+    failure: Failure
+    retry_at_us: int | None = None
+
+
+class CompensationStarted(Struct, array_like=True, frozen=True, tag=11):
+    """The compensation of a confirmed effect is about to be dispatched."""
+
+    at_us: int
+    effect_id: str
+    name: str
+    key: str
+    attempt: int = 1
+
+
+class CompensationEnded(Struct, array_like=True, frozen=True, tag=12):
+    """A compensation ended: well where `failure` is None."""
+
+    at_us: int
+    effect_id: str
+    name: str
+    failure: Failure | None = None
+
+
+class TimerSet(Struct, array_like=True, frozen=True, tag=13):
+    """A node sleeps until `due_us`."""
+
+    at_us: int
+    task: str
+    call_id: str
+    due_us: int
+
+
+class TimerFired(Struct, array_like=True, frozen=True, tag=14):
+    """A sleep ended."""
+
+    at_us: int
+    task: str
+    call_id: str
+
+
+class Asked(Struct, array_like=True, frozen=True, tag=15):
+    """A person was asked."""
+
+    at_us: int
+    task: str
+    ask_id: str
+    question: str
+    expires_at_us: int | None = None
+
+
+class AskAnswered(Struct, array_like=True, frozen=True, tag=16):
+    """The answer reached the run; `via`: answer, or default (nobody answered in time)."""
+
+    at_us: int
+    task: str
+    ask_id: str
+    value: Raw
+    by: str
+    answered_at_us: int
+    via: str = "answer"
+
+
+class AskLapsed(Struct, array_like=True, frozen=True, tag=17):
+    """Nobody answered in time."""
+
+    at_us: int
+    task: str
+    ask_id: str
+
+
+class ReceiveStarted(Struct, array_like=True, frozen=True, tag=18):
+    """A node waits for a signal of a topic."""
+
+    at_us: int
+    task: str
+    call_id: str
+    topic: str
+    due_us: int | None = None
+
+
+class SignalConsumed(Struct, array_like=True, frozen=True, tag=19):
+    """A signal reached the node that waited for it."""
+
+    at_us: int
+    task: str
+    call_id: str
+    topic: str
+    value: Raw
+    sender: str
+    sent_at_us: int
+
+
+class ReceiveLapsed(Struct, array_like=True, frozen=True, tag=20):
+    """No signal came in time."""
+
+    at_us: int
+    task: str
+    call_id: str
+
+
+class Spawned(Struct, array_like=True, frozen=True, tag=21):
+    """A child run was created in the same commit."""
+
+    at_us: int
+    task: str
+    call_id: str
+    child: str
+    graph: str
+
+
+class ChildEnded(Struct, array_like=True, frozen=True, tag=22):
+    """A child run ended and the parent knows. `result`: map of its state's fields."""
+
+    at_us: int
+    task: str
+    call_id: str
+    child: str
+    status: str
+    result: Raw = NIL
+    failure: Failure | None = None
+
+
+class Noted(Struct, array_like=True, frozen=True, tag=23):
+    """A value that a node read from the world and must read again the same (`ctx.now()`)."""
+
+    at_us: int
+    task: str
+    call_id: str
+    value: Raw
+
+
+class Emitted(Struct, array_like=True, frozen=True, tag=24):
+    """A chunk of the stream. A reader drops the chunks of an older attempt of the same task."""
+
+    at_us: int
+    task: str
+    attempt: int
+    chunk: Raw
+
+
+class Released(Struct, array_like=True, frozen=True, tag=25):
+    """The holder let go of the run; `reason`: waiting, drained, needs_decision."""
+
+    at_us: int
+    reason: str
+    waits: tuple[Wait, ...] = ()
+    failure: Failure | None = None
+
+
+class CancelRequested(Struct, array_like=True, frozen=True, tag=26):
+    """Somebody asked to cancel, and the run knows."""
+
+    at_us: int
+    by: str
+    compensate: bool
+
+
+class RunEnded(Struct, array_like=True, frozen=True, tag=27):
+    """The run reached a final status."""
+
+    at_us: int
+    status: str
+    checkpoint: int
+    failure: Failure | None = None
+
+
+class StateSnapshot(Struct, array_like=True, frozen=True, tag=28):
+    """The thread's whole state right after a step of scope "", so that loading may start here."""
+
+    at_us: int
+    step: int
+    checkpoint: int
+    values: dict[str, tuple[str, Raw]]
+    next: list[TaskSpec]
+    snapshot: str | None = None
+
+
+class SandboxTaken(Struct, array_like=True, frozen=True, tag=29):
+    """The sandbox was snapshot after contained effects of a task; results before it are valid with it."""
+
+    at_us: int
+    task: str
+    snapshot: str
+
+
+class RetryRequested(Struct, array_like=True, frozen=True, tag=30):
+    """Somebody asked to go on with a run that was parked, and the run knows."""
+
+    at_us: int
+    by: str
+
+
+Record = (
+    RunStarted
+    | LeaseTaken
+    | NodeStarted
+    | NodeFinished
+    | NodeFailed
+    | StepCommitted
+    | EffectIntended
+    | EffectConfirmed
+    | EffectFailed
+    | EffectUncertain
+    | CompensationStarted
+    | CompensationEnded
+    | TimerSet
+    | TimerFired
+    | Asked
+    | AskAnswered
+    | AskLapsed
+    | ReceiveStarted
+    | SignalConsumed
+    | ReceiveLapsed
+    | Spawned
+    | ChildEnded
+    | Noted
+    | Emitted
+    | Released
+    | CancelRequested
+    | RunEnded
+    | StateSnapshot
+    | SandboxTaken
+    | RetryRequested
+)
