@@ -6,7 +6,7 @@ been checked when it was built.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from perdure.core.retry import Retry
 from perdure.model import WriteOp
@@ -18,30 +18,50 @@ END = "__end__"
 """Name of the place where a path through a graph ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Send:
     """One node execution with an argument of its own (fan-out).
 
     Attributes:
-        node: name of the node.
+        node: name of the node; before `GraphPlan.resolve` also the node's function or graph.
         argument: passed to the node in place of the state. Must be storable.
     """
 
-    node: str
+    node: Any
     argument: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Goto:
     """An update together with where to go next, instead of the node's edges.
 
     Attributes:
-        targets: names of nodes, `END`, or `Send`s; at least one.
+        node: a node (its name, function or graph), `END`, a `Send`, or a list of these. Only
+            `GraphPlan.resolve` turns it into names.
         update: changed fields, or None.
     """
 
-    targets: tuple[str | Send, ...]
+    node: Any
     update: Mapping[str, Any] | None = None
+
+
+class Resolve(Protocol):
+    """Turns what a router or a `Goto` gives into names."""
+
+    def __call__(self, target: Any, source: str | None = None, /) -> tuple[str | Send, ...]:
+        """Return node names, `END` and `Send`s with a name, without repeated names.
+
+        An empty list gives an empty tuple: this path ends here, as after a fan-out over nothing.
+
+        Args:
+            target: a node, `END`, a `Send`, or a list or tuple of these.
+            source: the node that gave it, for the message; where that node declared `goto=[...]`
+                the target must be one of those.
+
+        Raises:
+            GraphInvalid: not a node of the graph, or not declared; names graph, source and nodes.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +72,8 @@ class Channel:
         op: how a node's value enters: REPLACE, APPEND (a list, extended by a list) or FOLD (by `reduce`).
         reduce: for FOLD: (old, new) -> merged; must not change its arguments. `is_missing` values never reach it.
         annotation: the declared type, `Any` where unknown.
-        default: makes the first value; None: the field is required in the input.
+        default: makes the first value; None: the field is required in the input, unless `is_optional`.
+        is_optional: whether the field may be absent from the state for good (`NotRequired` keys of a TypedDict).
         check: check and convert an incoming value to the annotation, raising `UpdateInvalid` naming the field;
             for APPEND it checks the list of new items. None: no check.
     """
@@ -62,6 +83,7 @@ class Channel:
     reduce: Callable[[Any, Any], Any] | None = None
     annotation: Any = Any
     default: Callable[[], Any] | None = None
+    is_optional: bool = False
     check: Callable[[Any], Any] | None = None
 
 
@@ -70,7 +92,8 @@ class Branch:
     """A conditional edge.
 
     Attributes:
-        route: the router: (state) -> where to go, already normalised to a tuple of node names, `END` or `Send`;
+        route: the router: (state) -> where to go, already normalised to a tuple of node names, `END` or `Send`
+            (empty after a fan-out over nothing);
             raises GraphInvalid for a target that was not declared. May be a coroutine function: then `is_async`.
         targets: every name that it may give.
     """
@@ -86,11 +109,13 @@ class NodePlan:
     """One node.
 
     Attributes:
-        call: the user's function, taking (state) or (state, ctx) as `takes_context` says; None for a subgraph.
+        call: takes (state) or (state, ctx) as `takes_context` says, whatever the user's function takes; None for a
+            subgraph. In a fan-out the first argument is the Send's.
         is_async: whether `call` gives an awaitable; a plain function runs in an OS thread.
         subgraph: the plan of the graph that this node is, else None.
         retry: how often the node is tried again after an exception; None: once.
         timeout_s: longest duration of one attempt, waits not counted; None: no limit.
+        goto: every name that its `Goto`s may give; None: not declared, so any node or `END`.
     """
 
     name: str
@@ -100,6 +125,7 @@ class NodePlan:
     subgraph: "GraphPlan | None" = None
     retry: Retry | None = None
     timeout_s: float | None = None
+    goto: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +139,14 @@ class GraphPlan:
         build_state: (values by field) -> the object that nodes get; a missing field gets its default.
         read_input: (what the user passed to `start`) -> values by field that were given: for a mapping its items, for
             a state object its fields that differ from their defaults (all fields if `is_first`).
-            Called as read_input(input, is_first). Raises UpdateInvalid naming the field.
+            Called as read_input(input, is_first). Raises UpdateInvalid naming the field. The values have been
+            checked. On the first run it also gives the fields whose default may differ from call to call (an id, a
+            time), so that they are stored once and not made anew by each `build_state`.
+        resolve: what a router or a `Goto` gave -> names.
         step_limit: most steps of one run.
         is_function: whether it is one plain async function run durably (its result is channel `result`).
         compensates_on_failure: whether a failing run compensates its confirmed effects.
+        types: classes that values of this graph may be of, for the codec to register.
     """
 
     name: str
@@ -128,6 +158,7 @@ class GraphPlan:
     branches: Mapping[str, tuple[Branch, ...]]
     build_state: Callable[[Mapping[str, Any]], Any]
     read_input: Callable[[Any, bool], dict[str, Any]]
+    resolve: Resolve
     step_limit: int = 1000
     is_function: bool = False
     compensates_on_failure: bool = False

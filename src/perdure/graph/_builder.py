@@ -1,0 +1,201 @@
+"""The graph as people write it."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, overload
+
+from perdure.core.plan import GraphPlan
+from perdure.core.retry import Retry
+from perdure.errors import GraphInvalid
+from perdure.graph._compile import BranchDeclared, Declared, NodeDeclared, compile_graph
+from perdure.graph._signature import caller_names, default_name, is_resolved
+
+StateT = TypeVar("StateT")
+NodeT = TypeVar("NodeT")
+
+
+class Graph(Generic[StateT]):
+    """A typed graph: nodes that change a state, and the edges between them.
+
+    Nothing is checked while it is being declared; `compile` checks everything at once, and the
+    runtime calls it. Names, not functions, are what is stored: a graph can change its code between
+    two runs of a process as long as the names stay.
+    """
+
+    def __init__(
+        self,
+        state_type: type[StateT],
+        *,
+        name: str,
+        version: int = 1,
+        step_limit: int = 1000,
+        compensate_on_failure: bool = False,
+    ) -> None:
+        """Begin a graph without nodes.
+
+        Args:
+            state_type: a dataclass, TypedDict, pydantic model or msgspec.Struct; each field is a
+                channel, merged by the reducer in its `Annotated`, else replaced.
+            name: what its runs are stored under.
+            version: from 1; raise it when running runs can't go on with the changed graph.
+            step_limit: most steps of one run.
+            compensate_on_failure: whether a failing run compensates its confirmed effects.
+        """
+        self._declared = Declared(
+            name=name,
+            version=version,
+            state_type=state_type,
+            namespace={} if is_resolved(state_type) else caller_names(),
+            step_limit=step_limit,
+            compensate_on_failure=compensate_on_failure,
+        )
+        self._plan: GraphPlan | None = None
+        self._is_compiling = False
+
+    @property
+    def name(self) -> str:
+        """What its runs are stored under."""
+        return self._declared.name
+
+    @property
+    def version(self) -> int:
+        """The version that its runs are pinned to."""
+        return self._declared.version
+
+    @property
+    def state_type(self) -> type[StateT]:
+        """The class of the state."""
+        found: type[StateT] = self._declared.state_type
+        return found
+
+    def __repr__(self) -> str:
+        return f"Graph(name={self.name!r}, version={self.version!r})"
+
+    @overload
+    def node(
+        self,
+        function: NodeT,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        goto: Iterable[Any] | None = None,
+    ) -> NodeT: ...
+
+    @overload
+    def node(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        goto: Iterable[Any] | None = None,
+    ) -> Callable[[NodeT], NodeT]: ...
+
+    def node(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        goto: Iterable[Any] | None = None,
+    ) -> Any:
+        """Add a node, as `@graph.node`, `@graph.node(...)` or `graph.node(function_or_graph)`.
+
+        Args:
+            function: takes (state), (state, ctx), (ctx) or nothing, async or plain, and returns an
+                update (a dict of changed fields), a `Goto`, or None; or another Graph. As the
+                target of a `Send` it gets the Send's argument in place of the state.
+            name: what the node is stored under; by default the name of the function or graph.
+            retry: how often it is tried again after an exception; None: once.
+            timeout_s: longest duration of one attempt in seconds, waits not counted.
+            goto: every node (or END) that its `Goto`s may name. Left out, they may name any.
+
+        Returns:
+            The function or graph itself, so that edges can name it.
+        """
+        self._refuse_change(f"node {name or function!r}")
+        goto_targets = None if goto is None else _several(goto)
+
+        def add(thing: NodeT) -> NodeT:
+            self._refuse_change(f"node {name or thing!r}")
+            is_graph = isinstance(thing, Graph)
+            chosen = name if name is not None else thing.name if is_graph else default_name(thing)
+            self._declared.nodes.append(
+                NodeDeclared(
+                    name=chosen,
+                    thing=thing,
+                    compile_subgraph=thing.compile if is_graph else None,
+                    retry=retry,
+                    timeout_s=timeout_s,
+                    goto=goto_targets,
+                )
+            )
+            return thing
+
+        return add if function is None else add(function)
+
+    def edge(self, source: Any, target: Any) -> None:
+        """Go from one node to another whenever the first has finished.
+
+        Args:
+            source: a node (its function, graph or name), or START.
+            target: a node, or END. Several edges from one source run their targets in parallel.
+        """
+        self._refuse_change("edge")
+        self._declared.edges.append((source, target))
+
+    def branch(
+        self, source: Any, router: Callable[..., Any], targets: Iterable[Any] | None = None
+    ) -> None:
+        """Go from a node to where a function of the state says.
+
+        Args:
+            source: a node (its function, graph or name), or START.
+            router: (state) -> a node, END, `Send(node, argument)`, or a list of these; plain or
+                async. It must depend on nothing but the state. An empty list ends the path.
+            targets: every node (or END) that it may give; None: all of them.
+        """
+        self._refuse_change("branch")
+        self._declared.branches.append(
+            BranchDeclared(
+                source=source,
+                router=router,
+                targets=None if targets is None else _several(targets),
+            )
+        )
+
+    def compile(self) -> GraphPlan:
+        """Return the valid plan of the graph, always the same one.
+
+        Raises:
+            GraphInvalid: with one line for each thing that is wrong, naming the place and what to
+                do. The graph can still be completed and compiled again.
+        """
+        if self._plan is None:
+            if self._is_compiling:
+                msg = f"graph {self.name!r}: it contains itself; take it out, or loop with an edge"
+                raise GraphInvalid(msg, graph=self.name)
+            self._is_compiling = True
+            try:
+                self._plan = compile_graph(self._declared)
+            finally:
+                self._is_compiling = False
+        return self._plan
+
+    def _refuse_change(self, what: str) -> None:
+        if self._plan is not None:
+            msg = (
+                f"graph {self.name!r}, {what}: it is compiled and can't change any more; declare "
+                "everything before the runtime gets it"
+            )
+            raise GraphInvalid(msg, graph=self.name)
+
+
+def _several(targets: Any) -> tuple[Any, ...]:
+    """Return a tuple; one name alone counts as one target, not as its letters."""
+    if isinstance(targets, str) or callable(targets) or isinstance(targets, Graph):
+        return (targets,)
+    return tuple(targets)

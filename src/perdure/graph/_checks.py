@@ -1,0 +1,367 @@
+"""Checks of values against annotations: compiled once, run on every update.
+
+Invariant: a check gives back the very object it was given, or refuses it. The one exception is a
+mapping where a dataclass, Struct or pydantic model is declared: that is built from the mapping.
+What an annotation does not say plainly (protocols, type variables, classes with rules of their own)
+is not checked.
+"""
+
+import collections.abc
+import dataclasses
+import functools
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Union
+
+import msgspec
+
+from perdure.graph.limits import TYPES_CACHED_MAX
+
+Check = Callable[[Any], Any]
+"""(value) -> the same value or what was built from a mapping; raises Mismatch."""
+
+_WIDER: dict[type, tuple[type, ...]] = {float: (float, int), complex: (complex, float, int)}
+_SCALARS = frozenset({str, int, float, bool, bytes, bytearray, complex})
+_MAPPINGS: dict[Any, type] = {
+    dict: dict,
+    collections.abc.Mapping: collections.abc.Mapping,
+    collections.abc.MutableMapping: collections.abc.MutableMapping,
+}
+_SETS: dict[Any, type] = {
+    set: set,
+    frozenset: frozenset,
+    collections.abc.Set: collections.abc.Set,
+    collections.abc.MutableSet: collections.abc.MutableSet,
+}
+_SEQUENCES: dict[Any, type] = {
+    list: list,
+    collections.abc.Sequence: collections.abc.Sequence,
+    collections.abc.MutableSequence: collections.abc.MutableSequence,
+}
+
+
+class Mismatch(Exception):  # noqa: N818 - never leaves this room
+    """A value is not of the declared type.
+
+    Attributes:
+        got: what it is instead.
+        path: where inside the value, like `[2]['name']`.
+    """
+
+    def __init__(self, got: str, path: str = "") -> None:
+        super().__init__(got, path)
+        self.got = got
+        self.path = path
+
+    def within(self, key: object) -> "Mismatch":
+        """Return the same mismatch as seen from the container."""
+        return Mismatch(self.got, f"[{key!r}]{self.path}")
+
+
+def got_text(value: Any) -> str:
+    """Return what a value is, without the value: it may be a secret."""
+    return "None" if value is None else type(value).__qualname__.rpartition("<locals>.")[2]
+
+
+def is_pydantic_model(cls: Any) -> bool:
+    """Return whether this is a pydantic model class, without importing pydantic."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+
+
+def is_record(cls: Any) -> bool:
+    """Return whether a mapping can be turned into this class."""
+    return isinstance(cls, type) and (
+        dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or is_pydantic_model(cls)
+    )
+
+
+def compile_check(annotation: Any) -> Check | None:
+    """Return the check of an annotation, or None: everything is accepted."""
+    if annotation in (Any, object):
+        return None
+    if annotation is None or annotation is type(None):
+        return _check_none
+    if hasattr(annotation, "__supertype__"):
+        return compile_check(annotation.__supertype__)
+    if hasattr(annotation, "__value__") and not isinstance(annotation, type):
+        return _alias(annotation)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _annotated(annotation, arguments)
+    if origin in (Union, types.UnionType):
+        return _union(arguments)
+    if origin is Literal:
+        return _literal(arguments)
+    if origin is None and typing.is_typeddict(annotation):
+        return _typed_dict(annotation)
+    return _container(origin or annotation, arguments) or _class(annotation, origin)
+
+
+def _check_none(value: Any) -> Any:
+    if value is not None:
+        raise Mismatch(got_text(value))
+    return value
+
+
+def _class(annotation: Any, origin: Any) -> Check | None:
+    cls = origin or annotation
+    if not isinstance(cls, type) or cls is object or cls is collections.abc.Callable:
+        return None
+    if getattr(cls, "_is_protocol", False):
+        return None
+    if is_record(cls):
+        return _record(annotation, cls)
+    if hasattr(cls, "__get_pydantic_core_schema__"):
+        return (
+            None  # pydantic's marker classes (EmailStr, HttpUrl) are not the class of their values
+        )
+    return _instance(cls)
+
+
+def _instance(cls: type) -> Check:
+    accepted = _WIDER.get(cls, (cls,))
+
+    def check(value: Any) -> Any:
+        if type(value) is cls or isinstance(value, accepted):
+            return value
+        raise Mismatch(got_text(value))
+
+    return check
+
+
+def _record(annotation: Any, cls: type) -> Check:
+    def check(value: Any) -> Any:
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise Mismatch(got_text(value))
+        return build_record(annotation, cls, value)
+
+    return check
+
+
+def build_record(annotation: Any, cls: Any, value: Mapping[Any, Any]) -> Any:
+    """Return the class's object made from the mapping, or raise Mismatch with the reason."""
+    try:
+        if is_pydantic_model(cls):
+            return annotation.model_validate(value)
+        return msgspec.convert(value, annotation)
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        msg = f"a mapping that does not fit ({reason})"
+        raise Mismatch(msg) from error
+
+
+def _literal(choices: tuple[Any, ...]) -> Check:
+    def check(value: Any) -> Any:
+        if any(value == choice and type(value) is type(choice) for choice in choices):
+            return value
+        raise Mismatch(f"another {got_text(value)}")
+
+    return check
+
+
+def _annotated(annotation: Any, arguments: tuple[Any, ...]) -> Check | None:
+    inner = compile_check(arguments[0])
+    if not any(isinstance(each, msgspec.Meta) for each in arguments[1:]):
+        return inner
+
+    def check(value: Any) -> Any:
+        found = value if inner is None else inner(value)
+        try:
+            msgspec.convert(found, annotation)
+        except msgspec.ValidationError as error:
+            msg = f"{got_text(value)} out of bounds ({error})"
+            raise Mismatch(msg) from error
+        return found
+
+    return check
+
+
+def _union(members: tuple[Any, ...]) -> Check | None:
+    checks = [compile_check(member) for member in members]
+    if None in checks:
+        return None
+    given = [check for check in checks if check is not None and check is not _check_none]
+    takes_none = len(given) < len(checks)
+    if len(given) == 1:
+        return _optional(given[0]) if takes_none else given[0]
+
+    def check(value: Any) -> Any:
+        if value is None and takes_none:
+            return value
+        built = []
+        for each in given:
+            try:
+                found = each(value)
+            except Mismatch:
+                continue
+            if found is value:
+                return value
+            built.append(found)
+        if len(built) == 1:
+            return built[0]
+        fits = f"{got_text(value)} that fits several of them" if built else got_text(value)
+        raise Mismatch(fits)
+
+    return check
+
+
+def _optional(inner: Check) -> Check:
+    def check(value: Any) -> Any:
+        return value if value is None else inner(value)
+
+    return check
+
+
+def _container(origin: Any, arguments: tuple[Any, ...]) -> Check | None:
+    if origin is tuple:
+        return _tuple(arguments)
+    if origin in _MAPPINGS:
+        key, item = arguments or (Any, Any)
+        return _mapping(_MAPPINGS[origin], compile_check(key), compile_check(item))
+    outer = _SEQUENCES.get(origin) or _SETS.get(origin)
+    if outer is None:
+        return None
+    inner = arguments[0] if arguments else Any
+    item = compile_check(inner)
+    if item is None:
+        return _instance(outer)
+    if inner in _SCALARS:
+        return _scalars(outer, inner)
+    return _sequence(outer, item) if origin in _SEQUENCES else _set(outer, item)
+
+
+def _scalars(outer: type, scalar: type) -> Check:
+    """Return the check of a list or set of one builtin class; no call per item."""
+    accepted = _WIDER.get(scalar, (scalar,))
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, outer):
+            raise Mismatch(got_text(value))
+        for index, item in enumerate(value):
+            if type(item) is not scalar and not isinstance(item, accepted):
+                raise Mismatch(got_text(item), f"[{index}]")
+        return value
+
+    return check
+
+
+def _sequence(outer: type, item: Check) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, outer):
+            raise Mismatch(got_text(value))
+        changed: list[Any] | None = None
+        for index, old in enumerate(value):
+            new = _item(item, old, index)
+            if new is not old:
+                changed = list(value) if changed is None else changed
+                changed[index] = new
+        return value if changed is None else changed
+
+    return check
+
+
+def _set(outer: type, item: Check) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, outer):
+            raise Mismatch(got_text(value))
+        for each in value:
+            item(each)
+        return value
+
+    return check
+
+
+def _mapping(outer: type, key: Check | None, item: Check | None) -> Check:
+    if key is None and item is None:
+        return _instance(outer)
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, outer):
+            raise Mismatch(got_text(value))
+        changed: dict[Any, Any] = {}
+        for name, old in value.items():
+            if key is not None:
+                _item(key, name, name)
+            new = old if item is None else _item(item, old, name)
+            if new is not old:
+                changed[name] = new
+        return {**value, **changed} if changed else value
+
+    return check
+
+
+def _tuple(arguments: tuple[Any, ...]) -> Check:
+    if not arguments:
+        return _instance(tuple)
+    is_open = len(arguments) == 2 and arguments[1] is Ellipsis
+    checks = [compile_check(each) for each in arguments if each is not Ellipsis]
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, tuple):
+            raise Mismatch(got_text(value))
+        if not is_open and len(value) != len(checks):
+            raise Mismatch(f"tuple of {len(value)}")
+        changed = False
+        found = []
+        for index, old in enumerate(value):
+            each = checks[0 if is_open else index]
+            found.append(old if each is None else _item(each, old, index))
+            changed = changed or found[-1] is not old
+        return tuple(found) if changed else value
+
+    return check
+
+
+@functools.lru_cache(maxsize=TYPES_CACHED_MAX)
+def _typed_dict_checks(cls: Any) -> dict[str, Check | None]:
+    try:
+        return {name: compile_check(hint) for name, hint in typing.get_type_hints(cls).items()}
+    except NameError:
+        return {}
+
+
+def _typed_dict(cls: Any) -> Check:
+    # The fields are compiled when the first value comes: the class may name itself in them.
+    def check(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise Mismatch(got_text(value))
+        checks = _typed_dict_checks(cls)
+        missing = (cls.__required_keys__ & checks.keys()) - value.keys()
+        if missing:
+            msg = f"dict without {min(missing)!r}"
+            raise Mismatch(msg)
+        changed: dict[Any, Any] = {}
+        for name, old in value.items():
+            each = checks.get(name)
+            new = old if each is None else _item(each, old, name)
+            if new is not old:
+                changed[name] = new
+        return {**value, **changed} if changed else value
+
+    return check
+
+
+@functools.lru_cache(maxsize=TYPES_CACHED_MAX)
+def _alias_check(alias: Any) -> Check | None:
+    return compile_check(alias.__value__)
+
+
+def _alias(alias: Any) -> Check:
+    # As above: `type Json = dict[str, Json] | str` names itself.
+    def check(value: Any) -> Any:
+        inner = _alias_check(alias)
+        return value if inner is None else inner(value)
+
+    return check
+
+
+def _item(check: Check, value: Any, key: object) -> Any:
+    try:
+        return check(value)
+    except Mismatch as mismatch:
+        raise mismatch.within(key) from None
