@@ -1,0 +1,1 @@
+"""Bytes <-> values: records, frames, hashes, schema versions. Pure."""

@@ -1,7 +1,7 @@
 """The compiled form of a graph: what the engine runs. Built by `perdure.graph`, immutable.
 
-Invariant: a plan is complete and valid when it exists; nothing in it is looked up by name at run time without having
-been checked when it was built.
+Invariant: a plan is complete and valid when it exists; nothing in it is looked up by name at run
+time without having been checked when it was built.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,12 +49,14 @@ class Channel:
     """One field of the state.
 
     Attributes:
-        op: how a node's value enters: REPLACE, APPEND (a list, extended by a list) or FOLD (by `reduce`).
-        reduce: for FOLD: (old, new) -> merged; must not change its arguments. `is_missing` values never reach it.
+        op: how a node's value enters: REPLACE, APPEND (a list, extended by a list) or FOLD (by
+            `reduce`).
+        reduce: for FOLD: (old, new) -> merged; must not change its arguments. `is_missing` values
+            never reach it.
         annotation: the declared type, `Any` where unknown.
         default: makes the first value; None: the field is required in the input.
-        check: check and convert an incoming value to the annotation, raising `UpdateInvalid` naming the field;
-            for APPEND it checks the list of new items. None: no check.
+        check: check and convert an incoming value to the annotation, raising `UpdateInvalid` naming
+            the field; for APPEND it checks the list of new items. None: no check.
     """
 
     name: str
@@ -70,8 +72,9 @@ class Branch:
     """A conditional edge.
 
     Attributes:
-        route: the router: (state) -> where to go, already normalised to a tuple of node names, `END` or `Send`;
-            raises GraphInvalid for a target that was not declared. May be a coroutine function: then `is_async`.
+        route: the router: (state) -> where to go, already normalised to a tuple of node names,
+            `END` or `Send`; raises GraphInvalid for a target that was not declared. May be a
+            coroutine function: then `is_async`.
         targets: every name that it may give.
     """
 
@@ -86,7 +89,8 @@ class NodePlan:
     """One node.
 
     Attributes:
-        call: the user's function, taking (state) or (state, ctx) as `takes_context` says; None for a subgraph.
+        call: the user's function, taking (state) or (state, ctx) as `takes_context` says; None for
+            a subgraph.
         is_async: whether `call` gives an awaitable; a plain function runs in an OS thread.
         subgraph: the plan of the graph that this node is, else None.
         retry: how often the node is tried again after an exception; None: once.
@@ -110,12 +114,15 @@ class GraphPlan:
         channels: by field name, in declaration order.
         edges: source (or START) -> targets (or END), unconditional.
         branches: source (or START) -> conditional edges.
-        build_state: (values by field) -> the object that nodes get; a missing field gets its default.
-        read_input: (what the user passed to `start`) -> values by field that were given: for a mapping its items, for
-            a state object its fields that differ from their defaults (all fields if `is_first`).
-            Called as read_input(input, is_first). Raises UpdateInvalid naming the field.
+        build_state: (values by field) -> the object that nodes get; a missing field gets its
+            default.
+        read_input: (what the user passed to `start`) -> values by field that were given: for a
+            mapping its items, for a state object its fields that differ from their defaults (all
+            fields if `is_first`). Called as read_input(input, is_first). Raises UpdateInvalid
+            naming the field.
         step_limit: most steps of one run.
-        is_function: whether it is one plain async function run durably (its result is channel `result`).
+        is_function: whether it is one plain async function run durably (its result is channel
+            `result`).
         compensates_on_failure: whether a failing run compensates its confirmed effects.
     """
 
