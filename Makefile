@@ -17,7 +17,7 @@ READY := $(STAMP)
 endif
 
 # The linked environment does not have Perdure installed; for an own one this changes nothing.
-export PYTHONPATH := src
+export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help

@@ -4,8 +4,6 @@ This module is the facade: what is listed in `__all__` is public, everything els
 imports no driver and starts nothing.
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
 from perdure.core.plan import END, START, Goto, Send
 from perdure.core.retry import Retry
 from perdure.errors import (
@@ -17,10 +15,7 @@ from perdure.errors import (
     RunFailed,
 )
 
-try:
-    __version__ = version("perdure")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
+__version__ = "0.1.0"
 
 __all__ = [
     "END",
