@@ -1,0 +1,1 @@
+"""The command line: arguments, rendering, exit codes. No logic."""

@@ -6,7 +6,14 @@ so that the whole engine runs unchanged on a virtual clock. Times are integer mi
 """
 
 from perdure.clock._api import Clock, IdSource, Probe, Rng, Services
-from perdure.clock._system import SystemClock, SystemIds, SystemRng, no_probe, system_services
+from perdure.clock._system import (
+    SystemClock,
+    SystemIds,
+    SystemRng,
+    no_probe,
+    spell_id,
+    system_services,
+)
 
 __all__ = [
     "Clock",
@@ -18,5 +25,6 @@ __all__ = [
     "SystemIds",
     "SystemRng",
     "no_probe",
+    "spell_id",
     "system_services",
 ]

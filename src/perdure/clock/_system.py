@@ -9,7 +9,7 @@ from perdure.clock._api import Services
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford base 32: sorts like the number it spells
 _TIME_DIGITS = 10  # 50 bits of milliseconds: until the year 37648
-_CHANCE_DIGITS = 16  # 80 bits
+_TAIL_DIGITS = 16  # 80 bits
 
 
 class SystemClock:
@@ -45,13 +45,20 @@ class SystemIds:
 
     def new(self, prefix: str, at_us: int) -> str:
         """Return `prefix_` + 10 digits of milliseconds + 16 random digits (base 32)."""
-        number = (at_us // 1000 << 5 * _CHANCE_DIGITS) | int.from_bytes(os.urandom(10), "big")
-        return f"{prefix}_{_spell(number, _TIME_DIGITS + _CHANCE_DIGITS)}"
+        return spell_id(prefix, at_us, int.from_bytes(os.urandom(10), "big"))
 
 
-def _spell(number: int, digits: int) -> str:
-    spelled = [_ALPHABET[number >> 5 * place & 31] for place in range(digits)]
-    return "".join(reversed(spelled))
+def spell_id(prefix: str, at_us: int, tail: int) -> str:
+    """Return `prefix_` + 26 digits that sort by the millisecond of `at_us`, then by `tail`.
+
+    Args:
+        prefix: what is named, such as `r` for a run.
+        at_us: microseconds since the epoch, from 0.
+        tail: what makes it unique within its millisecond, from 0 to 2 ** 80 - 1.
+    """
+    number = at_us // 1000 << 5 * _TAIL_DIGITS | tail
+    digits = [_ALPHABET[number >> 5 * place & 31] for place in range(_TIME_DIGITS + _TAIL_DIGITS)]
+    return f"{prefix}_{''.join(reversed(digits))}"
 
 
 def no_probe(_name: str) -> None:

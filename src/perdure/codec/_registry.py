@@ -75,10 +75,15 @@ class TypeRegistry:
             return
         name = _explicit.get(cls) or default_name(cls)
         other = self._classes.get(name)
-        if other is not None and other.__module__ != cls.__module__ and "__main__" not in {
-            other.__module__,
-            cls.__module__,
-        }:
+        if (
+            other is not None
+            and other.__module__ != cls.__module__
+            and "__main__"
+            not in {
+                other.__module__,
+                cls.__module__,
+            }
+        ):
             msg = (
                 f"two classes would be stored as {name!r}: {other.__module__}.{other.__qualname__} and "
                 f"{cls.__module__}.{cls.__qualname__}; name one with perdure.register_type(cls, name=...)"

@@ -127,7 +127,10 @@ class ValueCodec:
                 for key, item in value.items()
             }
         pairs = [
-            [self._wire(key, _Path(path, "key"), depth + 1), self._wire(item, _Path(path, key), depth + 1)]
+            [
+                self._wire(key, _Path(path, "key"), depth + 1),
+                self._wire(item, _Path(path, key), depth + 1),
+            ]
             for key, item in value.items()
         ]
         return _ext("map", pairs)

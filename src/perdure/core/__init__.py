@@ -1,0 +1,1 @@
+"""Pure state machines and plans. No I/O, no await, no clock read."""

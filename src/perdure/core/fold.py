@@ -198,7 +198,11 @@ def _step_committed(state: RunState, record: rec.StepCommitted) -> None:
 def _drop_inner_scopes(state: RunState, scope: Scope) -> None:
     if len(state.scopes) == 1:
         return
-    gone = [path for path in state.scopes if path and scope_of(path) == scope.path and path in scope.tasks]
+    gone = [
+        path
+        for path in state.scopes
+        if path and scope_of(path) == scope.path and path in scope.tasks
+    ]
     for path in gone:
         for inner in [p for p in state.scopes if p == path or p.startswith(path + "/")]:
             del state.scopes[inner]
@@ -262,7 +266,9 @@ def _effect_intended(state: RunState, record: rec.EffectIntended) -> None:
             record.effect_id, record.kind, record.name, EffectState.INTENDED, started=record
         )
         return
-    call.state = advance(EFFECT_TABLE, EffectState(call.state), EffectEvent.RESEND, record.effect_id)
+    call.state = advance(
+        EFFECT_TABLE, EffectState(call.state), EffectEvent.RESEND, record.effect_id
+    )
     call.attempt = record.attempt
     call.started = record
     call.due_us = None
@@ -277,7 +283,9 @@ def _effect_confirmed(state: RunState, record: rec.EffectConfirmed) -> None:
             record.effect_id, record.kind, record.name, EffectState.CONFIRMED, started=record
         )
     elif call.state != EffectState.FAILED:
-        call.state = advance(EFFECT_TABLE, EffectState(call.state), EffectEvent.CONFIRM, record.effect_id)
+        call.state = advance(
+            EFFECT_TABLE, EffectState(call.state), EffectEvent.CONFIRM, record.effect_id
+        )
     else:  # only kinds that keep no intent get from a failed attempt straight to success
         call.state = EffectState.CONFIRMED
     call.result = record.result
@@ -294,7 +302,9 @@ def _effect_failed(state: RunState, record: rec.EffectFailed) -> None:
             record.effect_id, record.kind, record.name, EffectState.FAILED, started=record
         )
     elif call.state != EffectState.FAILED:
-        call.state = advance(EFFECT_TABLE, EffectState(call.state), EffectEvent.REFUSE, record.effect_id)
+        call.state = advance(
+            EFFECT_TABLE, EffectState(call.state), EffectEvent.REFUSE, record.effect_id
+        )
     call.attempt = record.attempt
     call.node_attempt = task.attempt
     call.failure = record.failure

@@ -9,7 +9,7 @@ from perdure.clock import Rng
 from perdure.errors import SettingInvalid
 
 RETRY_AFTER_S_MAX = 24 * 3600.0
-"""Longest `Retry-After` that is honoured; a longer one is cut, so that a hostile header parks no run for ever."""
+"""Longest `Retry-After` that is honoured; longer ones are cut: no header parks a run for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +31,16 @@ class Retry:
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         if self.max_attempts < 1:
-            msg = f"Retry(max_attempts={self.max_attempts!r}): must be at least 1 (1 means: never again)"
+            msg = f"Retry(max_attempts={self.max_attempts!r}): must be at least 1 (1: never again)"
             raise SettingInvalid(msg)
         if self.base_s < 0 or self.cap_s < self.base_s:
             msg = f"Retry(base_s={self.base_s!r}, cap_s={self.cap_s!r}): need 0 <= base_s <= cap_s"
             raise SettingInvalid(msg)
 
 
-def backoff_s(retry: Retry, attempt: int, rng: Rng, retry_after_s: float | None = None) -> float | None:
+def backoff_s(
+    retry: Retry, attempt: int, rng: Rng, retry_after_s: float | None = None
+) -> float | None:
     """Return the seconds to wait after failed try `attempt` (from 1), or None: no more tries.
 
     A `retry_after_s` from the other side is a lower bound, up to RETRY_AFTER_S_MAX.

@@ -1,0 +1,1 @@
+"""Drives the core over a store: workers, recovery, timers, effects."""

@@ -10,7 +10,9 @@ from perdure.errors import SettingInvalid, UsageError
 
 def _is_pydantic(schema: Any) -> bool:
     pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(schema, type) and issubclass(schema, pydantic.BaseModel)
+    return (
+        pydantic is not None and isinstance(schema, type) and issubclass(schema, pydantic.BaseModel)
+    )
 
 
 def schema_of(schema: Any) -> dict[str, Any] | None:

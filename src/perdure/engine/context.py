@@ -19,6 +19,7 @@ from perdure.errors import UsageError
 from perdure.graph import Effect, as_effect
 from perdure.model import records as rec
 
+
 class Emission:
     """What `ctx.emit` gives: await it to wait while the stream is far ahead of the store, or leave it."""
 
@@ -108,7 +109,9 @@ class Context:
 
     # -- acts ----------------------------------------------------------------------------------------------------------
 
-    async def call(self, function: Any, /, *args: Any, key: str | None = None, **kwargs: Any) -> Any:
+    async def call(
+        self, function: Any, /, *args: Any, key: str | None = None, **kwargs: Any
+    ) -> Any:
         """Do an effect once and return its result; on a later execution return the recorded result.
 
         Args:
@@ -146,7 +149,9 @@ class Context:
         Raises:
             AskExpired: nobody answered in time and there is no default.
         """
-        return await waits.ask(self, question, schema=schema, expires_in=expires_in, default=default)
+        return await waits.ask(
+            self, question, schema=schema, expires_in=expires_in, default=default
+        )
 
     async def receive(self, topic: str, *, timeout: dt.timedelta | float | None = None) -> Any:  # noqa: ASYNC109  # a durable timeout, not asyncio's
         """Wait durably for the next signal of a topic and return its value. Signals sent early are kept.

@@ -66,7 +66,12 @@ class Act:
     """One effect that a node asks for: its request, its place in the ledger, its next move."""
 
     def __init__(
-        self, context: NodePort, effect: Effect, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
+        self,
+        context: NodePort,
+        effect: Effect,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: str | None,
     ) -> None:
         """Bind the arguments and find the identity."""
         self.context = context
@@ -105,7 +110,9 @@ class Act:
         assert_call(self.call)
         return self.run.engine.codec.decode(self.call.result or rec.NIL)  # type: ignore[union-attr]  # asserted above
 
-    def row(self, state: EffectState, *, result: bytes | None = None, failure: Failure | None = None) -> EffectRow:
+    def row(
+        self, state: EffectState, *, result: bytes | None = None, failure: Failure | None = None
+    ) -> EffectRow:
         """Return the ledger's row in a state."""
         run, now_us = self.run.row, self.run.now_us()
         return EffectRow(
@@ -150,7 +157,9 @@ class Act:
         self.run.record(record, EffectPut(row=msg_replace(self.row(EffectState.INTENDED), attempt)))
         self._refresh()
 
-    def confirm(self, value: Any, *, via: str = "call", by: str = "", taken: tuple[int, ...] = ()) -> Any:
+    def confirm(
+        self, value: Any, *, via: str = "call", by: str = "", taken: tuple[int, ...] = ()
+    ) -> Any:
         """Record that it happened, with its result; return the result."""
         place = f"result of effect {self.effect.name!r}"
         encoded = self.run.engine.codec.encode(value, place)
@@ -170,7 +179,9 @@ class Act:
         self._refresh()
         return value
 
-    def confirmation(self, encoded: bytes, *, via: str = "call", by: str = "") -> rec.EffectConfirmed:
+    def confirmation(
+        self, encoded: bytes, *, via: str = "call", by: str = ""
+    ) -> rec.EffectConfirmed:
         """Return the record that it happened."""
         return rec.EffectConfirmed(
             self.run.now_us(),
@@ -229,7 +240,9 @@ class Act:
         self.run.record(record, EffectPut(row=self.row(EffectState.UNCERTAIN, failure=failure)))
         self._refresh()
 
-    def due_us(self, retry_after_s: float | None, retry: Retry | None = None, attempt: int | None = None) -> int | None:
+    def due_us(
+        self, retry_after_s: float | None, retry: Retry | None = None, attempt: int | None = None
+    ) -> int | None:
         """Return when to try again after the newest attempt, or None: no more tries."""
         rng: Rng = self.run.engine.services.rng
         tried = max(self.attempt, 1) if attempt is None else attempt
@@ -269,7 +282,11 @@ def msg_replace(row: EffectRow, attempt: int) -> EffectRow:
 
 
 async def call(
-    context: NodePort, effect: Effect, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
+    context: NodePort,
+    effect: Effect,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    key: str | None,
 ) -> Any:
     """Do the effect once; see `Context.call`."""
     context.run.engine.know_effect(effect)
@@ -398,7 +415,9 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
                 f"business key {act.business_key!r} was used by effect {first.name!r} of run {first.run_id!r} with other "
                 f"arguments; nothing was sent. Use another key, or the same arguments."
             )
-            raise EffectKeyReused(msg, key=act.business_key, run_id=first.run_id, effect_id=first.effect_id)
+            raise EffectKeyReused(
+                msg, key=act.business_key, run_id=first.run_id, effect_id=first.effect_id
+            )
         if first.state == EffectState.CONFIRMED:
             encoded = first.result_wire or b"\xc0"
             value = act.run.engine.codec.decode(encoded)
@@ -411,7 +430,13 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
             raise EffectFailed(msg, key=act.business_key, run_id=first.run_id)
         due_us = act.run.now_us() + 1_000_000
         note = f"effect {first.effect_id} of run {first.run_id} with the same business key"
-        wait = Wait(kind=WaitKind.TIMER, subject=act.effect_id, node=act.context.task.path, due_us=due_us, note=note)
+        wait = Wait(
+            kind=WaitKind.TIMER,
+            subject=act.effect_id,
+            node=act.context.task.path,
+            due_us=due_us,
+            note=note,
+        )
         await act.run.wait(act.context, wait)
 
 
@@ -462,7 +487,9 @@ async def _reconcile(act: Act) -> tuple[bool, Any]:
         if isinstance(found, Absent):
             return False, _absent(act)
         reason = found.reason if isinstance(found, Unknown) else f"reconcile returned {found!r}"
-        failure = Failure(type="Unknown", message=str(reason)[:ERROR_CHARS_MAX], node=act.context.task.path)
+        failure = Failure(
+            type="Unknown", message=str(reason)[:ERROR_CHARS_MAX], node=act.context.task.path
+        )
         due_us = act.due_us(None, _RECONCILE, tries)
         act.lose(failure, due_us)
         if due_us is None:
@@ -473,7 +500,11 @@ async def _reconcile(act: Act) -> tuple[bool, Any]:
 def _absent(act: Act) -> None:
     """It did not happen: send it again while there are tries."""
     if act.attempt >= act.retry.max_attempts + 1:
-        failure = act.call.failure if act.call and act.call.failure else Failure(type="Absent", message="it did not happen")
+        failure = (
+            act.call.failure
+            if act.call and act.call.failure
+            else Failure(type="Absent", message="it did not happen")
+        )
         act.refuse(failure, None, via="reconcile")
         raise act.failed()
     act.intend()
@@ -507,7 +538,13 @@ def convert_result(effect: Effect, value: Any) -> Any:
     import msgspec  # noqa: PLC0415
 
     declared = effect.result_type
-    if declared in {None, Any} or value is None or get_origin(declared) is None and isinstance(declared, type) and isinstance(value, declared):
+    if (
+        declared in {None, Any}
+        or value is None
+        or get_origin(declared) is None
+        and isinstance(declared, type)
+        and isinstance(value, declared)
+    ):
         return value
     try:
         return msgspec.convert(value, declared)
@@ -524,12 +561,18 @@ async def _attempt(act: Act) -> Any:
     # crash-point: effect.dispatch.before
     run.engine.services.probe("effect.dispatch.before")
     if not run.may_dispatch():
-        await asyncio.get_running_loop().create_future()  # the run is being stopped; nothing is sent
+        await (
+            asyncio.get_running_loop().create_future()
+        )  # the run is being stopped; nothing is sent
     try:
         value = await _dispatch(act)
     except Exception as error:  # noqa: BLE001  # the supervisor of effects: classified and recorded
         _classify(act, error)
-        if act.call is not None and act.call.state == EffectState.FAILED and act.call.due_us is None:
+        if (
+            act.call is not None
+            and act.call.state == EffectState.FAILED
+            and act.call.due_us is None
+        ):
             raise act.failed() from error
         return None
     # crash-point: effect.dispatch.after
@@ -601,7 +644,11 @@ async def _wait_until_due(act: Act) -> None:
         attempt = act.attempt
         note = f"attempt {attempt + 1} of effect {act.effect.name}"
         wait = Wait(
-            kind=WaitKind.TIMER, subject=act.effect_id, node=act.context.task.path, due_us=due_us, note=note
+            kind=WaitKind.TIMER,
+            subject=act.effect_id,
+            node=act.context.task.path,
+            due_us=due_us,
+            note=note,
         )
         await act.run.wait(act.context, wait)
 

@@ -73,7 +73,9 @@ class Environment:
             if not callable(graph):
                 msg = f"{graph!r} is no graph: give a perdure.Graph, an async function, or the name of a known graph"
                 raise GraphInvalid(msg)
-            graph = self._functions.get(graph) or self._functions.setdefault(graph, function_graph(graph))
+            graph = self._functions.get(graph) or self._functions.setdefault(
+                graph, function_graph(graph)
+            )
         plan = graph.compile()
         key = (plan.name, plan.version)
         known = self._plans.get(key)

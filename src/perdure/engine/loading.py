@@ -147,9 +147,7 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     return loaded
 
 
-def decode_cells(
-    cells: dict[str, fold.Cell], decode: Callable[[Raw], Any]
-) -> dict[str, Any]:
+def decode_cells(cells: dict[str, fold.Cell], decode: Callable[[Raw], Any]) -> dict[str, Any]:
     """Return the live values of cells."""
     return {name: fold.decode_cell(cell, decode) for name, cell in cells.items()}
 
@@ -179,15 +177,16 @@ async def load_checkpoint(
             if isinstance(record, rec.StepCommitted) and record.scope == "":
                 newest = record.checkpoint
                 if checkpoint is None or record.checkpoint == checkpoint:
-                    copied = {name: fold.Cell(c.op, list(c.pieces)) for name, c in state.root.cells.items()}
+                    copied = {
+                        name: fold.Cell(c.op, list(c.pieces))
+                        for name, c in state.root.cells.items()
+                    }
                     found = (copied, row, record.checkpoint, record.next)
                 if record.checkpoint == checkpoint:
                     return found  # type: ignore[return-value]  # set two lines above
         cells = state.root.cells
     if found is None or checkpoint is not None:
-        msg = (
-            f"thread {thread!r} has no checkpoint {checkpoint}; it has 1 to {newest}: 'perdure history {thread}' lists them"
-        )
+        msg = f"thread {thread!r} has no checkpoint {checkpoint}; it has 1 to {newest}: 'perdure history {thread}' lists them"
         raise NotFound(msg, thread=thread, checkpoint=checkpoint, newest=newest)
     return found
 

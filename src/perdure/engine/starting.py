@@ -22,7 +22,12 @@ def checked_name(value: object, what: str) -> str:
     Raises:
         SettingInvalid: empty, too long, or with characters that can't be printed.
     """
-    if not isinstance(value, str) or not value or len(value) > NAME_CHARS_MAX or not value.isprintable():
+    if (
+        not isinstance(value, str)
+        or not value
+        or len(value) > NAME_CHARS_MAX
+        or not value.isprintable()
+    ):
         msg = f"{what}={value!r}: must be 1 to {NAME_CHARS_MAX} printable characters"
         raise SettingInvalid(msg)
     return value
@@ -73,7 +78,9 @@ def new_run(
     return finish_new_run(
         engine,
         record,
-        digest=input_digest(plan.name, plan.version, engine.codec.canonical([thread, values], "input")),
+        digest=input_digest(
+            plan.name, plan.version, engine.codec.canonical([thread, values], "input")
+        ),
         on_busy=on_busy,
         priority=priority,
         ready_at_us=now_us + round(delay_s * 1_000_000) if delay_s else 0,
@@ -124,7 +131,10 @@ def encode_writes(
     """
     encode = engine.codec.encode
     return {
-        name: (plan.channels[name].op.value, rec.Raw(encode(value, f"graph {plan.name!r}, {place} {name!r}")))
+        name: (
+            plan.channels[name].op.value,
+            rec.Raw(encode(value, f"graph {plan.name!r}, {place} {name!r}")),
+        )
         for name, value in values.items()
     }
 
@@ -136,7 +146,9 @@ def result_of(plan: GraphPlan, values: Mapping[str, Any]) -> Any:
     return plan.build_state(values)
 
 
-def folded_defaults(engine: Environment, plan: GraphPlan, values: dict[str, Any]) -> dict[str, rec.Raw]:
+def folded_defaults(
+    engine: Environment, plan: GraphPlan, values: dict[str, Any]
+) -> dict[str, rec.Raw]:
     """Fill in the defaults of fields without a value, in place, and return them encoded."""
     encoded: dict[str, rec.Raw] = {}
     for name, channel in plan.channels.items():

@@ -63,7 +63,9 @@ async def sleep(context: NodePort, duration: dt.timedelta | float) -> None:
         run.record(rec.TimerSet(now_us, task.path, identity, now_us + round(length_s * _US)))
         call = task.calls[identity]
     if call.state == "open":
-        wait = Wait(kind=WaitKind.TIMER, subject=identity, node=task.path, due_us=call.due_us, note="sleep")
+        wait = Wait(
+            kind=WaitKind.TIMER, subject=identity, node=task.path, due_us=call.due_us, note="sleep"
+        )
         await run.wait(context, wait)
         run.record(rec.TimerFired(run.now_us(), task.path, identity))
 
@@ -94,7 +96,13 @@ async def _receive_open(context: NodePort, call: fold.Call, topic: str) -> None:
         run.record(rec.ReceiveLapsed(run.now_us(), task.path, call.call_id))
         return
     record = rec.SignalConsumed(
-        run.now_us(), task.path, call.call_id, topic, rec.Raw(mail.body_wire), mail.sender, mail.at_us
+        run.now_us(),
+        task.path,
+        call.call_id,
+        topic,
+        rec.Raw(mail.body_wire),
+        mail.sender,
+        mail.at_us,
     )
     run.record(record, MailTaken(mail_ids=(mail.mail_id,)))
 
@@ -158,7 +166,11 @@ async def _ask_open(context: NodePort, call: fold.Call, default: Any) -> None:
     run, task = context.run, context.task
     asked: rec.Asked = call.started
     wait = Wait(
-        kind=WaitKind.ASK, subject=call.call_id, node=task.path, due_us=call.due_us, note=asked.question[:200]
+        kind=WaitKind.ASK,
+        subject=call.call_id,
+        node=task.path,
+        due_us=call.due_us,
+        note=asked.question[:200],
     )
     mail = await run.wait_for_mail(context, wait, MailKind.ANSWER)
     if mail is None:
@@ -174,7 +186,9 @@ async def _ask_open(context: NodePort, call: fold.Call, default: Any) -> None:
         run.record(rec.AskLapsed(now_us, task.path, call.call_id))
         return
     value = rec.Raw(run.engine.codec.encode(default, "ctx.ask(default=)"))
-    run.record(rec.AskAnswered(now_us, task.path, call.call_id, value, "default", now_us, "default"))
+    run.record(
+        rec.AskAnswered(now_us, task.path, call.call_id, value, "default", now_us, "default")
+    )
 
 
 async def _expire(context: NodePort, call: fold.Call) -> Mail | None:
@@ -196,7 +210,12 @@ async def spawn(context: NodePort, graph: Any, given: Any, thread: str | None) -
     call = context.find(identity)
     if call is None:
         new = starting.new_run(
-            run.engine, plan, given, tenant=run.row.tenant, thread=thread, parent=(run.row.run_id, identity)
+            run.engine,
+            plan,
+            given,
+            tenant=run.row.tenant,
+            thread=thread,
+            parent=(run.row.run_id, identity),
         )
         now_us = run.now_us()
         run.record(

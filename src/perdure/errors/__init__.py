@@ -32,7 +32,7 @@ now, whether trying again can help, and the next command. The tree:
     |   +-- StoreForeign          not a Perdure store
     |   +-- StoreSchemaNewer      written by a newer Perdure
     |   +-- StoreCorrupt          what was read is not what was written
-    +-- DecodeFailed              stored bytes that can't be read back (never None, never older data)
+    +-- DecodeFailed              stored bytes that can't be read back (never None or older data)
     |   +-- TypeUnknown           a stored type that this process has not registered
     +-- InvariantBroken           a bug in Perdure
 

@@ -32,7 +32,9 @@ class PerdureError(Exception):
         """Build the error that `to_json` described; an unknown class name gives `cls` itself."""
         found = _by_name(PerdureError, str(value.get("error"))) or cls
         fields = value.get("fields")
-        return _rebuild(found, str(value.get("message")), fields if isinstance(fields, dict) else {})
+        return _rebuild(
+            found, str(value.get("message")), fields if isinstance(fields, dict) else {}
+        )
 
     def note(self, text: str) -> Self:
         """Add a line that is shown under the traceback, and return the error itself."""

@@ -1,4 +1,4 @@
-"""Typed identifiers. A `NewType` of str each: no cost at run time, no mix-up for the type checker."""
+"""Typed identifiers. A `NewType` of str each: free at run time, no mix-up for the type checker."""
 
 from typing import NewType
 

@@ -1,7 +1,7 @@
 """What one append changes beside the journal, and what a store answers.
 
-A change is data. The core decides which changes belong to which records; every store applies them in
-the same transaction as the frame, in the order given.
+A change is data. The core decides which changes belong to which records; every store applies them
+in the same transaction as the frame, in the order given.
 """
 
 import msgspec
@@ -14,9 +14,10 @@ from perdure.model.states import AskState, RunStatus
 class RunReleased(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
     """The holder lets go of an unfinished run: it waits, is parked, or is free for anybody.
 
-    The store sets status, waits, `ready_at_us`, failure and checkpoint, clears holder and claims (unless
-    `keep_claims`). If the run has unread mail that was not there when the holder last read (`mail_seen`: the
-    highest mail id it has read), `ready_at_us` becomes "at once" whatever is said here, so that no wake-up is lost.
+    The store sets status, waits, `ready_at_us`, failure and checkpoint, clears holder and claims
+    (unless `keep_claims`). If the run has unread mail that was not there when the holder last read
+    (`mail_seen`: the highest mail id it has read), `ready_at_us` becomes "at once" whatever is said
+    here, so that no wake-up is lost.
     """
 
     status: RunStatus
@@ -29,7 +30,7 @@ class RunReleased(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
 
 
 class RunProgressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed"):
-    """The run got further since it was claimed: `claims` becomes 1, the lease ends at `lease_until_us`."""
+    """The run got further since its claim: `claims` becomes 1, the lease ends when said here."""
 
     lease_until_us: int
 
@@ -37,9 +38,10 @@ class RunProgressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed")
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     """The run reached a final status.
 
-    The store sets status, failure, checkpoint and `ended_at_us`, clears holder, waits and readiness, deletes the
-    run's unread mail, withdraws its open asks, moves the thread's checkpoint and graph, and makes the next queued
-    run of the thread claimable at once. If the run has a parent, `mail_to_parent` is posted to it.
+    The store sets status, failure, checkpoint and `ended_at_us`, clears holder, waits and
+    readiness, deletes the run's unread mail, withdraws its open asks, moves the thread's checkpoint
+    and graph, and makes the next queued run of the thread claimable at once. If the run has a
+    parent, `mail_to_parent` is posted to it.
     """
 
     status: RunStatus

@@ -1,7 +1,7 @@
 """The rows that a store keeps beside the journal: what is hot, and what people query.
 
-All are frozen. Times are microseconds since the epoch (UTC). A `bytes` field called `..._wire` holds
-one value as the codec encodes it.
+All are frozen. Times are microseconds since the epoch (UTC). A `bytes` field called `..._wire`
+holds one value as the codec encodes it.
 """
 
 from typing import Any
@@ -105,8 +105,8 @@ class ThreadRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         last_ordinal: ordinal of its newest run.
         checkpoint: id of its newest checkpoint that a run ended or released with.
-        base_ordinal: run (by ordinal) that holds the newest snapshot record of the whole state; 0: the thread has
-            no state yet and the line starts at its first run.
+        base_ordinal: run (by ordinal) that holds the newest snapshot record of the whole state; 0:
+            the thread has no state yet and the line starts at its first run.
         base_seq: seq of that record.
         graph: name of the graph that wrote the newest checkpoint.
         origin_thread: thread that this one was forked from.
@@ -234,8 +234,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         graphs: `(name, version)` of every graph that it can run.
         seen_at_us: newest heartbeat.
-        liveness: token of the operating-system lock that proves it alive on its own host; empty where the
-            store has none.
+        liveness: token of the operating-system lock that proves it alive on its own host; empty
+            where the store has none.
     """
 
     worker_id: WorkerId
@@ -255,9 +255,11 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
         start_key: unique per tenant: the same key with the same `input_digest` gives the first run.
         on_busy: what to do when the thread has an unfinished run.
         ready_at_us: earliest claim (a delayed start); 0: at once.
-        first_body: the encoded frame with the one `RunStarted` record; the store writes it as seq 1, token 0.
+        first_body: the encoded frame with the one `RunStarted` record; the store writes it as seq
+            1, token 0.
         first_hash: the frame's chain hash.
-        take_for: worker that takes the lease in the same transaction, if the run is ready and unqueued.
+        take_for: worker that takes the lease in the same transaction, if the run is ready and
+            unqueued.
         lease_until_us: end of that lease.
     """
 

@@ -1,0 +1,62 @@
+# Every target sets itself up: `make demo` on a fresh machine needs Python 3.11+ and make, no more.
+# A `.venv` that is a link belongs to somebody else: it is used as it is and never changed.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+# Empty: everything that is not marked `slow`. For example: make test TESTS=tests/unit
+TESTS ?=
+PYTEST := $(BIN)/python -m pytest
+
+ifeq ($(shell test -L $(VENV) && echo linked),linked)
+READY :=
+else
+READY := $(STAMP)
+endif
+
+# The linked environment does not have Perdure installed; for an own one this changes nothing.
+export PYTHONPATH := $(CURDIR)/src
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all test-fault check fmt bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv with Perdure and its tools (the other targets do it by themselves)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Perdure needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## Show Perdure at work
+	@$(BIN)/python -m examples.licences.demo
+
+test: $(READY) ## Run all tests but the slow ones (TESTS=path to run some)
+	@$(PYTEST) -n 2 -m "not slow" $(TESTS)
+
+test-all: $(READY) ## Run all tests, the slow ones too
+	@$(PYTEST) -n 2 $(TESTS)
+
+test-fault: $(READY) ## Run the tests that kill real processes
+	@$(PYTEST) -n 2 -m fault $(TESTS)
+
+check: $(READY) ## Run every static check, and name those that failed
+	@$(BIN)/python tools/check.py
+
+fmt: $(READY) ## Format, and fix what can be fixed by itself
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix-only .
+
+bench: $(READY) ## Measure; with the extra `peers` installed, others too
+	@$(BIN)/python -m bench
+
+clean: ## Remove caches and build products (not .venv)
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

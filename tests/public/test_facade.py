@@ -1,0 +1,53 @@
+"""What `import perdure` gives, what it costs, and what it leaves alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import perdure
+from tools import exports
+
+ROOT = Path(__file__).resolve().parents[2]
+
+DRIVERS = ("aiosqlite", "apsw", "boto3", "httpx", "psycopg", "pydantic", "redis", "rich", "typer")
+
+LOADED = f"""
+import sys
+import perdure
+print(*sorted(name for name in {DRIVERS!r} if name in sys.modules))
+"""
+
+TIMED = """
+import time
+started = time.perf_counter()
+import perdure
+print(f"{(time.perf_counter() - started) * 1000:.1f}")
+"""
+
+
+def output_of(program):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_exports_are_those_of_the_snapshot():
+    assert exports.main(["--check"]) == 0, "see the header of tools/exports.py"
+
+
+def test_exports_exist_and_are_listed_once():
+    assert len(set(perdure.__all__)) == len(perdure.__all__)
+    assert all(hasattr(perdure, name) for name in perdure.__all__)
+
+
+def test_importing_perdure_pulls_in_no_driver():
+    assert output_of(LOADED) == ""
+
+
+def test_import_time_is_shown(record_property, capsys):
+    milliseconds = min(float(output_of(TIMED)) for _ in range(3))
+    record_property("import_ms", milliseconds)
+    with capsys.disabled():
+        sys.stdout.write(f"\nimport perdure: {milliseconds} ms, best of 3 (shown, not judged)\n")
