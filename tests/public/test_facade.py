@@ -46,8 +46,6 @@ def test_importing_perdure_pulls_in_no_driver():
     assert output_of(LOADED) == ""
 
 
-def test_import_time_is_shown(record_property, capsys):
+def test_import_time_is_shown(record_property):
     milliseconds = min(float(output_of(TIMED)) for _ in range(3))
-    record_property("import_ms", milliseconds)
-    with capsys.disabled():
-        sys.stdout.write(f"\nimport perdure: {milliseconds} ms, best of 3 (shown, not judged)\n")
+    record_property("figure", f"import perdure: {milliseconds} ms, best of 3 (shown, not judged)")

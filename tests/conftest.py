@@ -1,0 +1,11 @@
+"""What all tests share."""
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Show figures that tests recorded (`record_property("figure", ...)`), from every worker."""
+    reports = terminalreporter.getreports("passed")
+    shown = [
+        value for report in reports for name, value in report.user_properties if name == "figure"
+    ]
+    for value in shown:
+        terminalreporter.write_line(f"figure: {value}")
