@@ -59,18 +59,19 @@ class ValueCodec:
         self._registry = registry
         self._decoder = msgspec.msgpack.Decoder(ext_hook=self._unwrap)
 
-    def encode(self, value: Any, place: str = "value") -> bytes:
+    def encode(self, value: Any, place: str = "value", prefix: str = "") -> bytes:
         """Return the encoded value.
 
         Args:
             value: what to store; not changed, not kept.
             place: name of the field or argument, for the error.
+            prefix: what goes before the place in the error; apart, so that the good case joins no text.
 
         Raises:
             ValueUnserializable: names the place inside the value, and the type.
         """
         if type(value) not in _PLAIN or type(value) is int and value not in _INT64:
-            value = self._wire(value, _Path(None, place), 0)
+            value = self._wire(value, _Path(None, f"{prefix}{place}"), 0)
         encoded = _encoder.encode(value)
         if len(encoded) > VALUE_BYTES_MAX:
             msg = f"{place} takes {len(encoded)} bytes; the limit is {VALUE_BYTES_MAX}. Store it elsewhere and keep a reference."

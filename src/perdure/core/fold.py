@@ -157,6 +157,7 @@ def _node_started(state: RunState, record: rec.NodeStarted) -> None:
     task = state.task(record.task)
     task.attempt = record.attempt
     task.retry_at_us = None
+    task.failure = None
 
 
 def _node_finished(state: RunState, record: rec.NodeFinished) -> None:

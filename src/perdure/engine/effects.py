@@ -14,6 +14,9 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+from msgspec import structs
+
 from perdure.clock import Rng
 from perdure.core import fold
 from perdure.core.identity import effect_id
@@ -48,6 +51,7 @@ from perdure.model import (
     WaitKind,
 )
 from perdure.model import records as rec
+from perdure.store.api import Transaction
 
 _RECONCILE = Retry(
     max_attempts=RECONCILE_ATTEMPTS_MAX, base_s=RECONCILE_BASE_S, cap_s=RECONCILE_CAP_S
@@ -86,6 +90,7 @@ class Act:
         identity = context.identify("effect", effect.name, f"{self.digest}{key or ''}")
         self.effect_id: EffectId = effect_id(identity)
         self.call = context.find(self.effect_id)
+        self.is_fresh = False  # whether this process wrote the newest intent: else its outcome is unknown
 
     @property
     def retry(self) -> Retry:
@@ -107,8 +112,8 @@ class Act:
 
     def result(self) -> Any:
         """Return the recorded result."""
-        assert_call(self.call)
-        return self.run.engine.codec.decode(self.call.result or rec.NIL)  # type: ignore[union-attr]  # asserted above
+        encoded = self.call.result if self.call is not None else None
+        return self.run.engine.codec.decode(encoded or rec.NIL)
 
     def row(
         self, state: EffectState, *, result: bytes | None = None, failure: Failure | None = None
@@ -154,8 +159,10 @@ class Act:
             attempt,
             self.business_key,
         )
-        self.run.record(record, EffectPut(row=msg_replace(self.row(EffectState.INTENDED), attempt)))
-        self._refresh()
+        row = structs.replace(self.row(EffectState.INTENDED), attempt=attempt)
+        self.run.record(record, EffectPut(row=row))
+        self.is_fresh = True
+        self.refresh()
 
     def confirm(
         self, value: Any, *, via: str = "call", by: str = "", taken: tuple[int, ...] = ()
@@ -176,7 +183,7 @@ class Act:
         if taken:
             changes.append(MailTaken(mail_ids=taken))
         self.run.record(record, *changes)
-        self._refresh()
+        self.refresh()
         return value
 
     def confirmation(
@@ -224,7 +231,7 @@ class Act:
         if taken:
             changes.append(MailTaken(mail_ids=taken))
         self.run.record(record, *changes)
-        self._refresh()
+        self.refresh()
 
     def lose(self, failure: Failure, retry_at_us: int | None) -> None:
         """Record that nobody knows whether the newest attempt happened."""
@@ -238,7 +245,7 @@ class Act:
             retry_at_us,
         )
         self.run.record(record, EffectPut(row=self.row(EffectState.UNCERTAIN, failure=failure)))
-        self._refresh()
+        self.refresh()
 
     def due_us(
         self, retry_after_s: float | None, retry: Retry | None = None, attempt: int | None = None
@@ -257,28 +264,11 @@ class Act:
         msg = f"effect {name!r} of node {path!r} did not happen after {max(self.attempt, 1)} attempt(s): {reason}"
         return EffectFailed(msg, run_id=self.run.row.run_id, effect=name, effect_id=self.effect_id)
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Look the recorded call up again, after a record about it."""
         self.call = self.context.task.calls.get(self.effect_id)
         if self.call is not None:
             self.call.is_asked = True
-
-
-def assert_call(call: fold.Call | None) -> None:
-    """Refuse to go on without a recorded call.
-
-    Raises:
-        ReplayDiverged: there is none.
-    """
-    if call is None:
-        msg = "an effect was recorded and is gone"
-        raise ReplayDiverged(msg)
-
-
-def msg_replace(row: EffectRow, attempt: int) -> EffectRow:
-    """Return the row with another attempt number."""
-    import msgspec.structs  # noqa: PLC0415
-
-    return msgspec.structs.replace(row, attempt=attempt)
 
 
 async def call(
@@ -313,7 +303,7 @@ async def _inside(act: Act) -> Any:
     while True:
         await _wait_until_due(act)
         if act.kind is EffectKind.CONTAINED:
-            await act.run.enter_sandbox(act.context)  # type: ignore[attr-defined]  # Execution has it
+            await act.run.enter_sandbox(act.context)
         try:
             value = await _dispatch(act)
         except Exception as error:  # noqa: BLE001  # the supervisor of effects: recorded, then raised as EffectFailed
@@ -355,15 +345,33 @@ async def _transaction(act: Act) -> Any:
     while True:
         await _wait_until_due(act)
         try:
-            value = await act.run.transact(act, lambda tx: _run_function(act, {"transaction": tx}))  # type: ignore[attr-defined]  # Execution has it
+            value = await _in_transaction(act)
         except Exception as error:  # noqa: BLE001  # rolled back: known not to have happened
             due_us = _retry_due(act, error, attempt=act.attempt + 1)
             act.refuse(failure_of(error, act.context.task.path), due_us)
             if due_us is None:
                 raise act.failed() from error
             continue
-        act._refresh()  # noqa: SLF001
+        act.refresh()
         return value
+
+
+async def _in_transaction(act: Act) -> Any:
+    results: list[Any] = []
+
+    async def body(transaction: Transaction) -> tuple[rec.EffectConfirmed, EffectPut]:
+        value = await _run_function(act, {"transaction": transaction})
+        encoded = act.run.engine.codec.encode(value, f"result of effect {act.effect.name!r}")
+        results.append(value)
+        return act.confirmation(encoded), EffectPut(row=act.row(EffectState.CONFIRMED, result=encoded))
+
+    act.context.active += 1
+    try:
+        await act.run.transact(body)
+    finally:
+        act.context.active -= 1
+        act.run.touch()
+    return results[0]
 
 
 # -- outside ---------------------------------------------------------------------------------------------------------------
@@ -373,24 +381,22 @@ async def _outside(act: Act) -> Any:
     """Bring an outside effect to its end: the state in the ledger says the next move."""
     while True:
         state = act.call.state if act.call is not None else None
+        done, value = False, None
         if state is None:
             done, value = await _first(act)
-            if done:
-                return value
         elif state == EffectState.CONFIRMED:
             return act.result()
         elif state == EffectState.FAILED:
-            await _resend_failed(act)
-        elif state == EffectState.INTENDED:
-            _recover(act)
-        else:
+            await _wait_until_due(act)
+            act.intend()
+        elif state == EffectState.UNCERTAIN:
             done, value = await _uncertain(act)
-            if done:
-                return value
-        if act.call is not None and act.call.state == EffectState.INTENDED and act.call.is_asked:
-            value = await _attempt(act)
-            if act.call.state == EffectState.CONFIRMED:
-                return value
+        elif act.is_fresh:
+            done, value = await _attempt(act)
+        else:
+            _recover(act)
+        if done:
+            return value
 
 
 async def _first(act: Act) -> tuple[bool, Any]:
@@ -425,7 +431,6 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
             act.run.record(record)
             return True, value
         if first.state == EffectState.FAILED:
-            act.refuse_by_key(first.failure) if False else None
             msg = f"effect {first.name!r} with business key {act.business_key!r} did not happen in run {first.run_id!r}"
             raise EffectFailed(msg, key=act.business_key, run_id=first.run_id)
         due_us = act.run.now_us() + 1_000_000
@@ -440,15 +445,8 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
         await act.run.wait(act.context, wait)
 
 
-async def _resend_failed(act: Act) -> None:
-    await _wait_until_due(act)
-    act.intend()
-
-
 def _recover(act: Act) -> None:
     """An intent without a result: the holder before us died (or lost its lease) in between."""
-    if act.call is None or act.call.is_asked is False:
-        return
     failure = Failure(
         type="Interrupted",
         message="the worker stopped between the intent and the result",
@@ -513,7 +511,7 @@ def _absent(act: Act) -> None:
 async def _decision(act: Act) -> tuple[bool, Any]:
     """Wait until a person has said whether it happened; the run is parked meanwhile."""
     wait = Wait(
-        kind=WaitKind.ASK,
+        kind=WaitKind.DECISION,
         subject=act.effect_id,
         node=act.context.task.path,
         note=f"effect {act.effect.name}: did it happen? perdure resolve {act.effect_id} --happened | --not-happened",
@@ -533,18 +531,9 @@ async def _decision(act: Act) -> tuple[bool, Any]:
 
 def convert_result(effect: Effect, value: Any) -> Any:
     """Return a result that a person typed as JSON in the type that the effect declares."""
-    from typing import get_origin  # noqa: PLC0415
-
-    import msgspec  # noqa: PLC0415
-
     declared = effect.result_type
-    if (
-        declared in {None, Any}
-        or value is None
-        or get_origin(declared) is None
-        and isinstance(declared, type)
-        and isinstance(value, declared)
-    ):
+    is_same = isinstance(declared, type) and isinstance(value, declared)
+    if declared in {None, Any} or value is None or is_same:
         return value
     try:
         return msgspec.convert(value, declared)
@@ -552,32 +541,26 @@ def convert_result(effect: Effect, value: Any) -> Any:
         return value
 
 
-async def _attempt(act: Act) -> Any:
+async def _attempt(act: Act) -> tuple[bool, Any]:
     """Dispatch the intended attempt and record what became of it."""
     run = act.run
+    act.is_fresh = False
     # crash-point: effect.intend.queued
     run.engine.services.probe("effect.intend.queued")
     await run.barrier()
     # crash-point: effect.dispatch.before
     run.engine.services.probe("effect.dispatch.before")
-    if not run.may_dispatch():
-        await (
-            asyncio.get_running_loop().create_future()
-        )  # the run is being stopped; nothing is sent
+    run.check_dispatch()
     try:
         value = await _dispatch(act)
     except Exception as error:  # noqa: BLE001  # the supervisor of effects: classified and recorded
         _classify(act, error)
-        if (
-            act.call is not None
-            and act.call.state == EffectState.FAILED
-            and act.call.due_us is None
-        ):
+        if act.call is not None and act.call.state == EffectState.FAILED and act.call.due_us is None:
             raise act.failed() from error
-        return None
+        return False, None
     # crash-point: effect.dispatch.after
     run.engine.services.probe("effect.dispatch.after")
-    return act.confirm(value)
+    return True, act.confirm(value)
 
 
 def _classify(act: Act, error: Exception) -> None:
@@ -619,7 +602,6 @@ async def _hold_divergence(act: Act) -> None:
             await clock.sleep(DIVERGENCE_GRACE_S)
             if (len(missing()), context.active) == before and context.active <= context.held:
                 _diverge(act, missing())
-                await asyncio.get_running_loop().create_future()
     finally:
         context.held -= 1
 
@@ -665,11 +647,11 @@ async def _dispatch(act: Act) -> Any:
         if gate is None:
             return await _bounded(act, lambda: _run_function(act, {}))
         async with gate:
-            if not act.run.may_dispatch() and act.kind.is_outside:
-                await asyncio.get_running_loop().create_future()
+            act.run.check_dispatch()  # the wait for the gate may have been long
             return await _bounded(act, lambda: _run_function(act, {}))
     finally:
         context.active -= 1
+        act.run.touch()
 
 
 async def _run_function(act: Act, extra: dict[str, Any]) -> Any:

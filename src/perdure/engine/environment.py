@@ -12,11 +12,15 @@ from perdure.core.plan import GraphPlan
 from perdure.engine.limits import LEASE_MARGIN_S, LEASE_TTL_S
 from perdure.engine.loading import decode_cells, load_checkpoint
 from perdure.engine.queue import CommitQueue
-from perdure.errors import GraphInvalid, NotFound, UsageError
-from perdure.graph import Effect, Graph, Limit, function_graph
+from perdure.errors import GraphInvalid, NotFound, PerdureError, UsageError
+from perdure.graph import Effect, Graph, function_graph
 from perdure.ids import RunId
-from perdure.model import RunRow
+from perdure.model import Failure, RunRow, RunStatus
 from perdure.store.api import Store
+
+
+def _ignore(*_facts: object) -> None:
+    """Hear of something that nobody is interested in."""
 
 
 class Environment:
@@ -34,9 +38,12 @@ class Environment:
         self.lease_ttl_s = LEASE_TTL_S
         self.renewed_at_s = services.clock.monotonic_s()
         self.poke: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[RunRow, PerdureError], None] = lambda _row, _error: None
+        self.on_released: Callable[[RunRow, RunStatus, Failure | None], None] = _ignore
+        self.on_ended: Callable[[RunRow, RunStatus, Failure | None, Any], None] = _ignore
         self.waiters: dict[str, list[asyncio.Future[Any]]] = {}
         self._plans: dict[tuple[str, int], GraphPlan] = {}
-        self._functions: dict[Any, Graph] = {}
+        self._functions: dict[Any, GraphPlan] = {}
         self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
 
     # -- time ------------------------------------------------------------------------------------------------------
@@ -69,14 +76,7 @@ class Environment:
         """
         if isinstance(graph, str):
             return self.plan_named(graph)
-        if not isinstance(graph, Graph):
-            if not callable(graph):
-                msg = f"{graph!r} is no graph: give a perdure.Graph, an async function, or the name of a known graph"
-                raise GraphInvalid(msg)
-            graph = self._functions.get(graph) or self._functions.setdefault(
-                graph, function_graph(graph)
-            )
-        plan = graph.compile()
+        plan = graph.compile() if isinstance(graph, Graph) else self._plan_of_function(graph)
         key = (plan.name, plan.version)
         known = self._plans.get(key)
         if known is plan:
@@ -90,6 +90,18 @@ class Environment:
         self._plans[key] = plan
         for cls in plan.types:
             self.registry.add(cls)
+        return plan
+
+    def _plan_of_function(self, function: Any) -> GraphPlan:
+        if not callable(function):
+            msg = (
+                f"{function!r} is no graph: give a perdure.Graph, an async function, or the name "
+                f"of a known graph"
+            )
+            raise GraphInvalid(msg)
+        plan = self._functions.get(function)
+        if plan is None:
+            plan = self._functions[function] = function_graph(function)
         return plan
 
     def plan_named(self, name: str, version: int | None = None) -> GraphPlan:
@@ -126,8 +138,7 @@ class Environment:
         limit = effect.limit
         if limit is None:
             return None
-        group = limit.group or effect.name if isinstance(limit, Limit) else effect.name
-        count = limit.concurrency if isinstance(limit, Limit) else limit
+        group, count = limit.group or effect.name, limit.concurrency
         known = self._gates.get(group)
         if known is None:
             known = self._gates[group] = (count, asyncio.Semaphore(count))

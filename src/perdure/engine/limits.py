@@ -69,3 +69,6 @@ RECONCILE_BASE_S = 0.5
 
 RECONCILE_CAP_S = 30.0
 """Longest backoff between those tries."""
+
+RECANCEL_S = 1.0
+"""How often a node that swallows its cancellation is cancelled again."""

@@ -1,6 +1,7 @@
 """What the parts of the engine need of each other, as protocols, so that no two modules import each other."""
 
 import datetime as dt
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ from perdure.core import fold
 from perdure.engine.environment import Environment
 from perdure.model import Change, Mail, MailKind, RunRow, Wait
 from perdure.model.records import Record
+from perdure.store.api import Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,21 @@ class RunPort(Protocol):
         """Return the thread's sandbox."""
 
     def park(self, error: Exception) -> None:
-        """Stop the run and leave it to a person."""
+        """Stop the run and leave it to a person. Does not return (CancelledError)."""
 
-    def may_dispatch(self) -> bool:
-        """Return whether the lease is safe enough for a new outside effect, and nothing stops the run."""
+    def check_dispatch(self) -> None:
+        """Return if a new outside effect may be dispatched; else stop this execution (CancelledError)."""
+
+    def touch(self) -> None:
+        """Say that something in the run moved."""
+
+    async def enter_sandbox(self, context: "NodePort") -> None:
+        """Return when this node execution has the sandbox to itself."""
+
+    async def transact(
+        self, body: Callable[[Transaction], Awaitable[tuple[Record, Change]]]
+    ) -> None:
+        """Run body in a transaction of the store; what it returns is committed with it."""
 
 
 class NodePort(Protocol):

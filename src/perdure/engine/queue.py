@@ -43,7 +43,9 @@ class RunJournal:
         "next_seq",
         "oldest_s",
         "prev_hash",
+        "is_held",
         "row",
+        "total_bytes",
     )
 
     def __init__(self, queue: "CommitQueue", row: RunRow, prev_hash: bytes) -> None:
@@ -54,6 +56,8 @@ class RunJournal:
         self.next_seq = row.last_seq + 1
         self.error: PerdureError | None = None
         self.in_flight = False
+        self.is_held = False
+        self.total_bytes = 0
         self.oldest_s: float | None = None
         self._records: list[bytes] = []
         self._changes: list[Change] = []
@@ -83,6 +87,7 @@ class RunJournal:
         encoded = encode_record(record)
         self._records.append(encoded)
         self._bytes += len(encoded)
+        self.total_bytes += len(encoded)
         if changes:
             self._changes.extend(changes)
         self._added += 1
@@ -116,13 +121,52 @@ class RunJournal:
         self._waiters.append((self._added, waiter))
         await waiter
 
+    async def acquire(self) -> None:
+        """Return when nothing waits or is in flight, and keep the flusher away until `release`.
+
+        Raises:
+            LeaseLost, StoreError: as `barrier`.
+        """
+        while True:
+            await self.barrier()
+            if self.oldest_s is None and not self.in_flight and not self.is_held:
+                self.is_held = True
+                return
+            await self._queue.clock.sleep(0)
+
+    def prepare(self, record: Record, *changes: Change) -> Append:
+        """Return the append of one record that is committed by other means while the journal is acquired."""
+        encoded = [encode_record(record)]
+        self.total_bytes += len(encoded[0])
+        return self._append_of(encoded, list(changes))
+
+    def release(self, append: Append | None) -> None:
+        """Let the flusher go on; `append`: what was committed meanwhile, None: nothing."""
+        self.is_held = False
+        if append is not None:
+            self.next_seq += append.count
+            self.prev_hash = append.hash
+            self._durable += append.count
+            self._added += append.count
+            # Records added meanwhile come after it: their barriers move along.
+            self._waiters = deque((seq + append.count, waiter) for seq, waiter in self._waiters)
+        if self.oldest_s is not None:
+            self._queue.mark(self)
+
     def take(self) -> Append:
         """Hand everything that waits over to a commit. Called by the flusher only."""
         records, changes = self._records, self._changes
         self._records, self._changes, self._bytes, self.oldest_s = [], [], 0, None
+        append = self._append_of(records, changes)
+        self.next_seq += len(records)
+        self.prev_hash = append.hash
+        self.in_flight = True
+        return append
+
+    def _append_of(self, records: list[bytes], changes: list[Change]) -> Append:
         token = self.row.token
         following = chain_hash(self.prev_hash, self.row.run_id, self.next_seq, token, records)
-        append = Append(
+        return Append(
             run_id=self.row.run_id,
             tenant=self.row.tenant,
             thread=self.row.thread,
@@ -135,10 +179,6 @@ class RunJournal:
             hash=following,
             changes=tuple(changes),
         )
-        self.next_seq += len(records)
-        self.prev_hash = following
-        self.in_flight = True
-        return append
 
     def commit(self, append: Append, outcome: AppendOutcome | PerdureError) -> None:
         """Take in what became of an append. Called by the flusher only."""
@@ -230,7 +270,7 @@ class CommitQueue:
         journals: list[RunJournal] = []
         while self._dirty and len(journals) < BATCH_RUNS_MAX:
             journal = self._dirty.popleft()
-            if journal.error is None:
+            if journal.error is None and not journal.is_held and journal.oldest_s is not None:
                 journals.append(journal)
         if not journals:
             return

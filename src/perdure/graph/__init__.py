@@ -16,6 +16,7 @@ from perdure.graph.effects import (
     Unknown,
     as_effect,
     effect,
+    effect_named,
 )
 from perdure.graph.reducers import add, append, merge, replace
 from perdure.model import EffectKind
@@ -43,6 +44,7 @@ __all__ = [
     "as_effect",
     "collect_types",
     "effect",
+    "effect_named",
     "function_graph",
     "merge",
     "replace",

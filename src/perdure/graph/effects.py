@@ -93,6 +93,17 @@ class Limit:
     group: str | None = None
 
 
+_BY_NAME: "weakref.WeakValueDictionary[str, Effect[Any, Any]]" = weakref.WeakValueDictionary()
+
+
+def effect_named(name: str) -> "Effect[Any, Any] | None":
+    """Return the newest effect declared in this process under a name, or None.
+
+    For work on the ledger (compensation), where only the stored name is at hand.
+    """
+    return _BY_NAME.get(name)
+
+
 class Effect(Generic[P, R]):
     """A function and what it declares. Calling it runs the function, without any record.
 
@@ -150,6 +161,7 @@ class Effect(Generic[P, R]):
         self.types: tuple[type, ...] = collect_types(kept)
         self._bind = make_bind(self.name, signature)
         functools.update_wrapper(self, bare(function), updated=())
+        _BY_NAME[self.name] = self
 
     @property
     def effective_retry(self) -> Retry:

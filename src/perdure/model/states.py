@@ -79,6 +79,7 @@ class WaitKind(StrEnum):
     SIGNAL = "signal"
     CHILD = "child"
     THREAD = "thread"
+    DECISION = "decision"
 
 
 class OnBusy(StrEnum):

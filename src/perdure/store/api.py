@@ -203,6 +203,12 @@ class Store(Protocol):
     ) -> Decided:
         """Decide an uncertain effect once, post the decision to its run, wake it: one transaction. Raises: NotFound."""
 
+    async def expire(self, ask_id: AskId, *, at_us: int) -> AskRow:
+        """Close an open ask as expired, unless it was answered; return it as it is then.
+
+        So exactly one of answer and expiry wins. Raises: NotFound.
+        """
+
     # -- workers ---------------------------------------------------------------------------------------------------
 
     async def register_worker(self, row: WorkerRow) -> None:
@@ -255,6 +261,9 @@ class Store(Protocol):
 
     async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
         """Return the run's unread messages with an id above `after`, in order of arrival."""
+
+    async def read_held_mail(self, worker_id: WorkerId, *, after: int) -> list[Mail]:
+        """Return the unread messages with an id above `after` to the runs that the worker holds, by id."""
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""
