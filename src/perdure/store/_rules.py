@@ -3,10 +3,19 @@
 A backend reads the rows that a rule needs, asks the rule, and writes what it says in one transaction.
 """
 
+from typing import TypeVar
+
 import msgspec
 from msgspec.structs import replace
 
-from perdure.errors import StoreCorrupt
+from perdure.errors import (
+    NotFound,
+    RunFinal,
+    SettingInvalid,
+    StartKeyReused,
+    StoreCorrupt,
+    ThreadBusy,
+)
 from perdure.ids import RunId
 from perdure.model import (
     AskRow,
@@ -20,9 +29,11 @@ from perdure.model import (
     OnBusy,
     RunRow,
     RunStatus,
+    Started,
     Wait,
     WaitKind,
 )
+from perdure.store.api import AskQuery, EffectQuery, RunQuery
 
 FIRST_HASH = bytes(32)
 """`prev_hash` of a run's first frame."""
@@ -204,3 +215,106 @@ def gap_free(
         "Run: perdure doctor"
     )
     raise StoreCorrupt(msg, run_id=run_id, seq=expected, last_seq=last_seq)
+
+
+def spawned(run: NewRun) -> NewRun:
+    """Return a child run as it is stored: no start key, not taken; a busy thread queues it."""
+    return replace(run, start_key=None, take_for=None)
+
+
+def known_start(run: NewRun, found: RunRow) -> Started | StartKeyReused:
+    """Return what a start gets whose key or id belongs to `found`: that run, or a refusal."""
+    if found.input_digest == run.input_digest:
+        return Started(row=found, created=False)
+    msg = (
+        f"start key {run.start_key!r} belongs to run {found.run_id!r} with another graph or input; "
+        f"nothing was written. See: perdure show {found.run_id}"
+    )
+    return StartKeyReused(msg, start_key=run.start_key, run_id=found.run_id)
+
+
+def thread_busy(run: NewRun, unfinished: RunRow) -> ThreadBusy:
+    """Return the refusal of a start on a busy thread."""
+    msg = (
+        f"thread {run.thread!r} is busy with run {unfinished.run_id!r} and on_busy='reject'; nothing "
+        "was written. Wait for it, or start with on_busy='queue'"
+    )
+    return ThreadBusy(msg, thread=run.thread, run_id=unfinished.run_id)
+
+
+Found = TypeVar("Found")
+
+
+def found(row: Found | None, what: str, name: str) -> Found:
+    """Return the row that a write names.
+
+    Raises:
+        NotFound: there is none.
+    """
+    if row is None:
+        msg = f"no {what} {name!r}; nothing was written"
+        raise NotFound(msg, **{f"{what}_id": name})
+    return row
+
+
+def checked_target(run_id: RunId, row: RunRow | None) -> RunRow:
+    """Return the row of the run that a message is for.
+
+    Raises:
+        NotFound: no such run.
+        RunFinal: it has ended.
+    """
+    row = found(row, "run", run_id)
+    if row.status.is_final:
+        msg = (
+            f"run {run_id!r} has ended ({row.status.value}) and takes no more input; "
+            f"nothing was written. See: perdure show {run_id}"
+        )
+        raise RunFinal(msg, run_id=run_id, status=row.status.value)
+    return row
+
+
+LISTING_MAX = 1000
+"""Rows of one listing: bounds memory and the time that a reader holds its snapshot."""
+
+
+def limit_of(limit: int) -> int:
+    """Return the limit of a listing.
+
+    Raises:
+        SettingInvalid: it is out of range.
+    """
+    if not 1 <= limit <= LISTING_MAX:
+        msg = f"limit {limit!r} must be 1 to {LISTING_MAX}; ask for the next page with `before`"
+        raise SettingInvalid(msg, limit=limit)
+    return limit
+
+
+def run_matches(row: RunRow, query: RunQuery) -> bool:
+    """Return whether a listing of runs has the row."""
+    return (
+        query.tenant in {None, row.tenant}
+        and query.thread in {None, row.thread}
+        and query.graph in {None, row.graph}
+        and query.parent in {None, row.parent}
+        and (not query.statuses or row.status in query.statuses)
+        and (query.before is None or row.run_id < query.before)
+    )
+
+
+def ask_matches(row: AskRow, query: AskQuery) -> bool:
+    """Return whether a listing of asks has the row."""
+    return (
+        query.tenant in {None, row.tenant}
+        and query.run_id in {None, row.run_id}
+        and (not query.states or row.state in query.states)
+    )
+
+
+def effect_matches(row: EffectRow, query: EffectQuery) -> bool:
+    """Return whether a listing of effects has the row."""
+    return (
+        query.tenant in {None, row.tenant}
+        and query.run_id in {None, row.run_id}
+        and (not query.states or row.state in query.states)
+    )

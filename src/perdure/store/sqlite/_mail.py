@@ -5,7 +5,6 @@ from typing import Any
 import apsw
 import msgspec
 
-from perdure.errors import NotFound, RunFinal
 from perdure.ids import AskId, EffectId
 from perdure.model import AskState, Mail, MailKind, RunRow, RunStatus
 from perdure.store import _rules as rules
@@ -26,25 +25,20 @@ _TARGET = "SELECT run_no, status, waits, ready_at_us FROM perdure_runs WHERE run
 _INSERT_MAIL = "INSERT INTO perdure_mail (run_no, kind, subject, body_wire, sender, at_us) VALUES (?, ?, ?, ?, ?, ?)"
 
 
-def deliver(db: apsw.Connection, mail: Mail) -> RunStatus | None:
-    """Store the message and wake its run; a run that is unknown (None) or final gets nothing.
-
-    Returns:
-        The run's status.
-    """
+def deliver(db: apsw.Connection, mail: Mail) -> None:
+    """Store the message and wake its run; a run that is unknown or final gets nothing."""
     rows = db.execute(_TARGET, (mail.run_id,)).fetchall()
     if not rows:
-        return None
+        return
     run_no, status_text, waits_wire, ready_at_us = rows[0]
     status = RunStatus(status_text)
     if status.is_final:
-        return status
+        return
     params = (run_no, mail.kind.value, mail.subject, mail.body_wire, mail.sender, mail.at_us)
     db.execute(_INSERT_MAIL, params)
     if rules.mail_wakes(mail.kind, status, waits_of(waits_wire)):
         ready = rules.woken_at(ready_at_us, mail.at_us)
         db.execute("UPDATE perdure_runs SET ready_at_us = ? WHERE run_no = ?", (ready, run_no))
-    return status
 
 
 def post(db: apsw.Connection, mail: Mail) -> RunRow:
@@ -54,24 +48,15 @@ def post(db: apsw.Connection, mail: Mail) -> RunRow:
         NotFound: no such run.
         RunFinal: it has ended.
     """
-    status = deliver(db, mail)
-    if status is None:
-        msg = f"no run {mail.run_id!r}; nothing was written. See: perdure ps"
-        raise NotFound(msg, run_id=mail.run_id)
-    if status.is_final:
-        msg = f"run {mail.run_id!r} has ended ({status.value}) and takes no more input; nothing was written"
-        raise RunFinal(msg, run_id=mail.run_id, status=status.value)
+    deliver(db, mail)
     sql = f"SELECT {RUN_COLUMNS} FROM perdure_runs WHERE run_id = ?"
-    return run_row(db.execute(sql, (mail.run_id,)).fetchall()[0])
+    rows = db.execute(sql, (mail.run_id,)).fetchall()
+    return rules.checked_target(mail.run_id, run_row(rows[0]) if rows else None)
 
 
-def _found(db: apsw.Connection, sql: str, what: str, name: str) -> tuple[Any, ...]:
+def _first(db: apsw.Connection, sql: str, name: str) -> tuple[Any, ...] | None:
     rows = db.execute(sql, (name,)).fetchall()
-    if not rows:
-        msg = f"no {what} {name!r}; nothing was written"
-        raise NotFound(msg, **{f"{what}_id": name})
-    row: tuple[Any, ...] = rows[0]
-    return row
+    return rows[0] if rows else None
 
 
 def answer(
@@ -79,7 +64,7 @@ def answer(
 ) -> Answered:
     """Answer an open ask once, post the answer to its run, wake it."""
     sql = f"SELECT {ASK_COLUMNS} FROM {ASKS_FROM} WHERE a.ask_id = ?"
-    row = ask_row(_found(db, sql, "ask", ask_id))
+    row = ask_row(rules.found(_first(db, sql, ask_id), "ask", ask_id))
     if not rules.is_answerable(row, at_us):
         return Answered(row=row, accepted=False)
     db.execute(
@@ -109,7 +94,7 @@ def decide(
 ) -> Decided:
     """Decide an uncertain effect once, post the decision to its run, wake it."""
     sql = f"SELECT {EFFECT_COLUMNS} FROM {EFFECTS_FROM} WHERE e.effect_id = ?"
-    row = effect_row(_found(db, sql, "effect", effect_id))
+    row = effect_row(rules.found(_first(db, sql, effect_id), "effect", effect_id))
     if not rules.is_decidable(row):
         return Decided(row=row, accepted=False)
     decision = rules.decision_of(happened=happened)

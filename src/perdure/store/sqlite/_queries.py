@@ -6,7 +6,6 @@ from typing import Any
 
 import apsw
 
-from perdure.errors import SettingInvalid
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId
 from perdure.model import AskRow, EffectRow, FrameRow, Mail, RunRow, ThreadRow, WorkerRow
 from perdure.store import _rules as rules
@@ -27,7 +26,6 @@ from perdure.store.sqlite._rows import (
     thread_row,
     worker_row,
 )
-from perdure.store.sqlite.limits import PAGE_LIMIT_MAX
 
 _NEXT_READY = """
 SELECT ready_at_us FROM perdure_runs
@@ -78,18 +76,6 @@ class Filter:
         return f"WHERE {' AND '.join(self._terms)}" if self._terms else ""
 
 
-def limit_of(limit: int) -> int:
-    """Return the limit of a listing.
-
-    Raises:
-        SettingInvalid: it is out of range.
-    """
-    if not 1 <= limit <= PAGE_LIMIT_MAX:
-        msg = f"limit {limit!r} must be 1 to {PAGE_LIMIT_MAX}; ask for the next page with `before`"
-        raise SettingInvalid(msg, limit=limit)
-    return limit
-
-
 def find_runs(db: apsw.Connection, query: RunQuery) -> list[RunRow]:
     """Return rows, newest first."""
     found = Filter()
@@ -101,7 +87,7 @@ def find_runs(db: apsw.Connection, query: RunQuery) -> list[RunRow]:
     if query.before is not None:
         found.term("run_id < ?", query.before)
     sql = f"SELECT {RUN_COLUMNS} FROM perdure_runs {found.where()} ORDER BY run_id DESC LIMIT ?"
-    rows = db.execute(sql, (*found.params, limit_of(query.limit))).fetchall()
+    rows = db.execute(sql, (*found.params, rules.limit_of(query.limit))).fetchall()
     return [run_row(row) for row in rows]
 
 
@@ -158,7 +144,7 @@ def find_asks(db: apsw.Connection, query: AskQuery) -> list[AskRow]:
     found.equals("r.run_id", query.run_id)
     found.states("a.state", query.states)
     sql = f"SELECT {ASK_COLUMNS} FROM {ASKS_FROM} {found.where()} ORDER BY a.asked_at_us, a.ask_no LIMIT ?"
-    rows = db.execute(sql, (*found.params, limit_of(query.limit))).fetchall()
+    rows = db.execute(sql, (*found.params, rules.limit_of(query.limit))).fetchall()
     return [ask_row(row) for row in rows]
 
 
@@ -188,7 +174,7 @@ def find_effects(db: apsw.Connection, query: EffectQuery) -> list[EffectRow]:
         f"SELECT {EFFECT_COLUMNS} FROM {EFFECTS_FROM} {found.where()} "
         "ORDER BY e.changed_at_us DESC, e.effect_no DESC LIMIT ?"
     )
-    rows = db.execute(sql, (*found.params, limit_of(query.limit))).fetchall()
+    rows = db.execute(sql, (*found.params, rules.limit_of(query.limit))).fetchall()
     return [effect_row(row) for row in rows]
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import apsw
 import msgspec
 
-from perdure.errors import StartKeyReused, ThreadBusy
 from perdure.ids import RunId, TenantId, ThreadId, WorkerId
-from perdure.model import Mail, MailKind, NewRun, RunRow, RunStatus, Started, WorkerRow
+from perdure.model import Mail, MailKind, NewRun, OnBusy, RunRow, RunStatus, Started, WorkerRow
 from perdure.store import _rules as rules
 from perdure.store.sqlite import _mail
 from perdure.store.sqlite._rows import (
@@ -77,11 +76,7 @@ def _start_one(db: apsw.Connection, run: NewRun) -> Started | Exception:
         return known
     unfinished = _unfinished(db, run.tenant, run.thread)
     if rules.is_refused(run, is_busy=bool(unfinished)):
-        msg = (
-            f"thread {run.thread!r} is busy with run {unfinished[0].run_id!r} and on_busy='reject'; nothing "
-            "was written. Wait for it, or start with on_busy='queue'"
-        )
-        return ThreadBusy(msg, thread=run.thread, run_id=unfinished[0].run_id)
+        return rules.thread_busy(run, unfinished[0])
     cancelled = _cancel_all(db, run, unfinished)
     row = insert_run(db, run, is_busy=bool(unfinished))
     return Started(
@@ -95,15 +90,7 @@ def _known(db: apsw.Connection, run: NewRun) -> Started | Exception | None:
         sql = f"SELECT {RUN_COLUMNS} FROM perdure_runs WHERE tenant = ? AND start_key = ?"
         rows = db.execute(sql, (run.tenant, run.start_key)).fetchall()
         found = run_row(rows[0]) if rows else None
-    if found is None:
-        return None
-    if found.input_digest != run.input_digest:
-        msg = (
-            f"start key {run.start_key!r} belongs to run {found.run_id!r} with another graph or input; nothing "
-            f"was written. See: perdure show {found.run_id}"
-        )
-        return StartKeyReused(msg, start_key=run.start_key, run_id=found.run_id)
-    return Started(row=found, created=False)
+    return None if found is None else rules.known_start(run, found)
 
 
 def _unfinished(db: apsw.Connection, tenant: TenantId, thread: ThreadId) -> list[RunRow]:
@@ -119,7 +106,7 @@ def _unfinished(db: apsw.Connection, tenant: TenantId, thread: ThreadId) -> list
 
 
 def _cancel_all(db: apsw.Connection, run: NewRun, unfinished: list[RunRow]) -> tuple[RunId, ...]:
-    if run.on_busy.value != "cancel":
+    if run.on_busy is not OnBusy.CANCEL:
         return ()
     for row in unfinished:
         mail = Mail(run_id=row.run_id, kind=MailKind.CANCEL, at_us=run.created_at_us)
@@ -144,8 +131,7 @@ def spawn(db: apsw.Connection, run: NewRun) -> None:
         return
     unfinished = _unfinished(db, run.tenant, run.thread)
     _cancel_all(db, run, unfinished)
-    child = msgspec.structs.replace(run, start_key=None, take_for=None)
-    insert_run(db, child, is_busy=bool(unfinished))
+    insert_run(db, rules.spawned(run), is_busy=bool(unfinished))
 
 
 def _one(db: apsw.Connection, sql: str, params: tuple[Any, ...]) -> tuple[Any, ...]:

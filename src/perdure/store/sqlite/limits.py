@@ -22,8 +22,5 @@ TRANSACTION_IDLE_S = 60.0
 STATEMENT_CACHE = 256
 """Prepared statements kept per connection; the store has about a hundred."""
 
-PAGE_LIMIT_MAX = 1000
-"""Rows of one listing."""
-
 WORKER_FORGOTTEN_US = 24 * 3600 * 1_000_000
 """A worker row without a heartbeat for so long is removed when another worker registers."""
