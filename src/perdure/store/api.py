@@ -182,7 +182,12 @@ class Store(Protocol):
         """
 
     async def renew(
-        self, worker_id: WorkerId, held: Sequence[tuple[RunId, int]], *, now_us: int, lease_until_us: int
+        self,
+        worker_id: WorkerId,
+        held: Sequence[tuple[RunId, int]],
+        *,
+        now_us: int,
+        lease_until_us: int,
     ) -> set[RunId]:
         """Heartbeat: extend the leases (run id, token) and the worker's `seen_at_us`; return the runs that are lost."""
 
@@ -195,13 +200,19 @@ class Store(Protocol):
     async def answer(self, ask_id: AskId, *, value_wire: bytes, by: str, at_us: int) -> Answered:
         """Answer an open ask once, post the answer to its run, wake it: one transaction.
 
-        An ask whose `expires_at_us` is at or before `at_us` is not answered (`accepted=False`). Raises: NotFound.
+        An ask whose `expires_at_us` is at or before `at_us` is not answered (`accepted=False`). The mail: kind
+        `answer`, subject the ask id, body `value_wire`, sender `by`. Raises: NotFound.
         """
 
     async def decide(
         self, effect_id: EffectId, *, happened: bool, result_wire: bytes | None, by: str, at_us: int
     ) -> Decided:
-        """Decide an uncertain effect once, post the decision to its run, wake it: one transaction. Raises: NotFound."""
+        """Decide an uncertain effect once, post the decision to its run, wake it: one transaction.
+
+        The row keeps its state until the run records the outcome; `decision` and `decided_by` are set at once. The
+        mail: kind `decision`, subject the effect id, sender `by`, body `[happened, result_wire or nil]` in MessagePack.
+        An effect that is not uncertain or has its decision is left alone (`accepted=False`). Raises: NotFound.
+        """
 
     async def expire(self, ask_id: AskId, *, at_us: int) -> AskRow:
         """Close an open ask as expired, unless it was answered; return it as it is then.
@@ -228,9 +239,16 @@ class Store(Protocol):
 
     # -- waiting for others -------------------------------------------------------------------------------------------
 
-    async def wait_for_change(self, timeout_s: float) -> bool:
-        """Return True soon after anybody (this process or another) wrote, False after `timeout_s`. Never loses a write
-        that happened after the last call returned. Several callers may wait at once."""
+    def change_mark(self) -> int:
+        """Return how many writes this object knows of: take it, read, and hand it to `wait_for_change`."""
+
+    async def wait_for_change(self, timeout_s: float, *, since: int | None = None) -> bool:
+        """Return True soon after anybody (this process or another) wrote, False after `timeout_s`.
+
+        Never loses a write after `since` (a `change_mark`). Without it: none after the last call of the same asyncio
+        task returned; in a new task, none after the last call of anybody returned. Several callers may
+        wait at once. May return True without a change, never the other way round.
+        """
 
     async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
         """Return the earliest `ready_at_us` of any run of these graphs; None: no run is due by itself."""

@@ -1,0 +1,320 @@
+"""What every store decides the same way: pure functions over rows, no I/O.
+
+A backend reads the rows that a rule needs, asks the rule, and writes what it says in one transaction.
+"""
+
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.errors import (
+    NotFound,
+    RunFinal,
+    SettingInvalid,
+    StartKeyReused,
+    StoreCorrupt,
+    ThreadBusy,
+)
+from perdure.ids import RunId
+from perdure.model import (
+    AskRow,
+    AskState,
+    EffectRow,
+    EffectState,
+    FrameRow,
+    Mail,
+    MailKind,
+    NewRun,
+    OnBusy,
+    RunRow,
+    RunStatus,
+    Started,
+    Wait,
+    WaitKind,
+)
+from perdure.store.api import AskQuery, EffectQuery, RunQuery
+
+FIRST_HASH = bytes(32)
+"""`prev_hash` of a run's first frame."""
+
+_DECIDING = frozenset({MailKind.DECISION, MailKind.RETRY, MailKind.CANCEL})
+
+
+def is_queued(status: RunStatus, waits: tuple[Wait, ...]) -> bool:
+    """Return whether a run with these fields stands behind another run of its thread."""
+    return status is RunStatus.PENDING and any(wait.kind is WaitKind.THREAD for wait in waits)
+
+
+def mail_wakes(kind: MailKind, status: RunStatus, waits: tuple[Wait, ...]) -> bool:
+    """Return whether a message of this kind makes a run with these fields claimable at once.
+
+    A running run is not woken: its holder reads the mail. A pending one is due anyway, so that only a
+    cancel hurries it, unless it is queued: then it keeps its turn.
+    """
+    if status is RunStatus.WAITING:
+        return True
+    if status is RunStatus.NEEDS_DECISION:
+        return kind in _DECIDING
+    if status is RunStatus.PENDING:
+        return kind is MailKind.CANCEL and not is_queued(status, waits)
+    return False
+
+
+def unread_wakes(kinds: list[MailKind], status: RunStatus) -> bool:
+    """Return whether unread mail of these kinds makes a run that is released as `status` claimable at once."""
+    if status is RunStatus.NEEDS_DECISION:
+        return any(kind in _DECIDING for kind in kinds)
+    return bool(kinds)
+
+
+def woken_at(ready_at_us: int | None, at_us: int) -> int:
+    """Return when a run that is woken at `at_us` is claimable: never later than it already was."""
+    return at_us if ready_at_us is None else min(ready_at_us, at_us)
+
+
+def turn_at(waits: tuple[Wait, ...], at_us: int) -> int:
+    """Return when a queued run is claimable whose turn comes at `at_us`: a delayed start keeps its delay."""
+    return max([at_us, *(wait.due_us for wait in waits if wait.due_us is not None)])
+
+
+def is_refused(run: NewRun, *, is_busy: bool) -> bool:
+    """Return whether a start is refused (`ThreadBusy`) rather than stored."""
+    return is_busy and run.on_busy is OnBusy.REJECT
+
+
+def first_row(run: NewRun, *, ordinal: int, is_busy: bool, base_checkpoint: int) -> RunRow:
+    """Return the row of a new run: queued behind the thread, due, or taken by the worker that it names."""
+    row = RunRow(
+        run_id=run.run_id,
+        tenant=run.tenant,
+        thread=run.thread,
+        ordinal=ordinal,
+        graph=run.graph,
+        version=run.version,
+        status=RunStatus.PENDING,
+        ready_at_us=max(run.ready_at_us, run.created_at_us),
+        priority=run.priority,
+        last_seq=1,
+        base_checkpoint=base_checkpoint,
+        start_key=run.start_key,
+        input_digest=run.input_digest,
+        parent=run.parent,
+        parent_call=run.parent_call,
+        created_at_us=run.created_at_us,
+    )
+    is_due = run.ready_at_us <= run.created_at_us
+    if is_busy:
+        return replace(row, ready_at_us=None, waits=_queue_waits(run, is_due=is_due))
+    if is_due and run.take_for is not None:
+        return claimed(row, run.take_for, run.lease_until_us)
+    return row
+
+
+def _queue_waits(run: NewRun, *, is_due: bool) -> tuple[Wait, ...]:
+    turn = Wait(kind=WaitKind.THREAD, subject=run.thread)
+    return (turn,) if is_due else (turn, Wait(kind=WaitKind.TIMER, due_us=run.ready_at_us))
+
+
+def claimed(row: RunRow, worker_id: str, lease_until_us: int) -> RunRow:
+    """Return the row after a claim: running, one token and one claim more, no waits."""
+    return replace(
+        row,
+        status=RunStatus.RUNNING,
+        token=row.token + 1,
+        claims=row.claims + 1,
+        holder=worker_id,
+        ready_at_us=lease_until_us,
+        waits=(),
+    )
+
+
+def first_frame(run: NewRun) -> FrameRow:
+    """Return the frame with the `RunStarted` record: seq 1, token 0."""
+    return FrameRow(
+        run_id=run.run_id,
+        first_seq=1,
+        count=1,
+        token=0,
+        at_us=run.created_at_us,
+        body=run.first_body,
+        prev_hash=FIRST_HASH,
+        hash=run.first_hash,
+    )
+
+
+def is_answerable(ask: AskRow, at_us: int) -> bool:
+    """Return whether the ask takes an answer at that time: open, and not expired."""
+    expires = ask.expires_at_us
+    return ask.state is AskState.OPEN and (expires is None or expires > at_us)
+
+
+def answer_mail(ask: AskRow, *, value_wire: bytes, by: str, at_us: int) -> Mail:
+    """Return the message that tells the run its answer."""
+    return Mail(
+        run_id=ask.run_id,
+        kind=MailKind.ANSWER,
+        subject=ask.ask_id,
+        body_wire=value_wire,
+        sender=by,
+        at_us=at_us,
+    )
+
+
+def is_decidable(effect: EffectRow) -> bool:
+    """Return whether the effect takes a decision: uncertain, and not decided yet."""
+    return effect.state is EffectState.UNCERTAIN and effect.decision is None
+
+
+def decision_of(*, happened: bool) -> str:
+    """Return the decision as the row spells it."""
+    return "happened" if happened else "not_happened"
+
+
+def decision_mail(
+    effect: EffectRow, *, happened: bool, result_wire: bytes | None, by: str, at_us: int
+) -> Mail:
+    """Return the message that tells the run the decision: `[happened, result_wire or nil]` in MessagePack."""
+    return Mail(
+        run_id=effect.run_id,
+        kind=MailKind.DECISION,
+        subject=effect.effect_id,
+        body_wire=msgspec.msgpack.encode((happened, result_wire)),
+        sender=by,
+        at_us=at_us,
+    )
+
+
+def gap_free(
+    run_id: RunId, frames: list[FrameRow], *, from_seq: int, limit: int | None, last_seq: int
+) -> list[FrameRow]:
+    """Return the frames that hold records from `from_seq` on, at most `limit`.
+
+    Args:
+        run_id: whose frames, for the message.
+        frames: by seq; may begin with one that ends before `from_seq`.
+        from_seq: first record that is wanted.
+        limit: at most so many frames; None: all.
+        last_seq: newest record of the run: where the frames must lead to, unless the limit cuts them.
+
+    Raises:
+        StoreCorrupt: frames are missing.
+    """
+    wanted = [frame for frame in frames if frame.first_seq + frame.count > from_seq]
+    expected = from_seq
+    for frame in wanted:
+        starts_early = frame is wanted[0] and frame.first_seq <= from_seq
+        if frame.first_seq != expected and not starts_early:
+            break
+        expected = frame.first_seq + frame.count
+    else:
+        if expected > last_seq or (limit is not None and len(wanted) >= limit):
+            return wanted if limit is None else wanted[:limit]
+    msg = (
+        f"run {run_id!r} lacks the record {expected} of {last_seq} in its journal; nothing was written. "
+        "Run: perdure doctor"
+    )
+    raise StoreCorrupt(msg, run_id=run_id, seq=expected, last_seq=last_seq)
+
+
+def spawned(run: NewRun) -> NewRun:
+    """Return a child run as it is stored: no start key, not taken; a busy thread queues it."""
+    return replace(run, start_key=None, take_for=None)
+
+
+def known_start(run: NewRun, found: RunRow) -> Started | StartKeyReused:
+    """Return what a start gets whose key or id belongs to `found`: that run, or a refusal."""
+    if found.input_digest == run.input_digest:
+        return Started(row=found, created=False)
+    msg = (
+        f"start key {run.start_key!r} belongs to run {found.run_id!r} with another graph or input; "
+        f"nothing was written. See: perdure show {found.run_id}"
+    )
+    return StartKeyReused(msg, start_key=run.start_key, run_id=found.run_id)
+
+
+def thread_busy(run: NewRun, unfinished: RunRow) -> ThreadBusy:
+    """Return the refusal of a start on a busy thread."""
+    msg = (
+        f"thread {run.thread!r} is busy with run {unfinished.run_id!r} and on_busy='reject'; nothing "
+        "was written. Wait for it, or start with on_busy='queue'"
+    )
+    return ThreadBusy(msg, thread=run.thread, run_id=unfinished.run_id)
+
+
+Found = TypeVar("Found")
+
+
+def found(row: Found | None, what: str, name: str) -> Found:
+    """Return the row that a write names.
+
+    Raises:
+        NotFound: there is none.
+    """
+    if row is None:
+        msg = f"no {what} {name!r}; nothing was written"
+        raise NotFound(msg, **{f"{what}_id": name})
+    return row
+
+
+def checked_target(run_id: RunId, row: RunRow | None) -> RunRow:
+    """Return the row of the run that a message is for.
+
+    Raises:
+        NotFound: no such run.
+        RunFinal: it has ended.
+    """
+    row = found(row, "run", run_id)
+    if row.status.is_final:
+        msg = (
+            f"run {run_id!r} has ended ({row.status.value}) and takes no more input; "
+            f"nothing was written. See: perdure show {run_id}"
+        )
+        raise RunFinal(msg, run_id=run_id, status=row.status.value)
+    return row
+
+
+LISTING_MAX = 1000
+"""Rows of one listing: bounds memory and the time that a reader holds its snapshot."""
+
+
+def limit_of(limit: int) -> int:
+    """Return the limit of a listing.
+
+    Raises:
+        SettingInvalid: it is out of range.
+    """
+    if not 1 <= limit <= LISTING_MAX:
+        msg = f"limit {limit!r} must be 1 to {LISTING_MAX}; ask for the next page with `before`"
+        raise SettingInvalid(msg, limit=limit)
+    return limit
+
+
+def run_matches(row: RunRow, query: RunQuery) -> bool:
+    """Return whether a listing of runs has the row."""
+    return (
+        query.tenant in {None, row.tenant}
+        and query.thread in {None, row.thread}
+        and query.graph in {None, row.graph}
+        and query.parent in {None, row.parent}
+        and (not query.statuses or row.status in query.statuses)
+        and (query.before is None or row.run_id < query.before)
+    )
+
+
+def ask_matches(row: AskRow, query: AskQuery) -> bool:
+    """Return whether a listing of asks has the row."""
+    return (
+        query.tenant in {None, row.tenant}
+        and query.run_id in {None, row.run_id}
+        and (not query.states or row.state in query.states)
+    )
+
+
+def effect_matches(row: EffectRow, query: EffectQuery) -> bool:
+    """Return whether a listing of effects has the row."""
+    return (
+        query.tenant in {None, row.tenant}
+        and query.run_id in {None, row.run_id}
+        and (not query.states or row.state in query.states)
+    )

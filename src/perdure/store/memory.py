@@ -1,0 +1,318 @@
+"""Runs in this process's memory, by the same transactional rules as any other store.
+
+Rows are frozen values in dictionaries (`_memory_tables`); what each write does to them is in
+`_memory_writes`. One lock makes each operation atomic, also between objects that share a store from several
+event loops; an operation that raises leaves nothing behind.
+
+`memory://` is private to the object; `memory://name` is shared by all objects of the process that name it and
+lives as long as the process. Nothing here survives the process, and `transact` is not offered.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from perdure.clock import Services
+from perdure.errors import SettingInvalid, StoreUnavailable, UsageError
+from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
+from perdure.model import (
+    Append,
+    AppendOutcome,
+    AskRow,
+    EffectRow,
+    FrameRow,
+    Mail,
+    NewRun,
+    RunRow,
+    Started,
+    ThreadRow,
+    WorkerRow,
+)
+from perdure.store import _memory_writes as writes
+from perdure.store import _rules as rules
+from perdure.store._memory_tables import Tables
+from perdure.store._watch import ChangeWatch
+from perdure.store.api import (
+    Answered,
+    AskQuery,
+    Capability,
+    Decided,
+    EffectQuery,
+    RunQuery,
+    Transaction,
+)
+
+_shared: dict[str, Tables] = {}
+
+Row = TypeVar("Row")
+
+
+class MemoryStore:
+    """A store in memory: `memory://` for this object alone, `memory://name` shared within the process."""
+
+    capabilities: frozenset[Capability] = frozenset()
+
+    def __init__(self, url: str, services: Services) -> None:
+        """Read the URL.
+
+        Raises:
+            SettingInvalid: the URL says more than a name.
+        """
+        parts = urlsplit(url)
+        if parts.path or parts.query:
+            msg = f"{url!r} says more than a name; write 'memory://' or 'memory://name'"
+            raise SettingInvalid(msg, url=url)
+        self.url = url
+        self._services = services
+        self._tables = _shared.setdefault(parts.netloc, Tables()) if parts.netloc else Tables()
+        self._watch = ChangeWatch(services.clock)
+        self._is_open = False
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Begin to hear of writes. Idempotent."""
+        if not self._is_open:
+            self._is_open = True
+            loop = asyncio.get_running_loop()
+            self._tables.listeners[self] = (loop, self._watch.bump)
+
+    async def close(self) -> None:
+        """Stop hearing of writes; the rows stay as long as the object or the name. Idempotent."""
+        self._is_open = False
+        self._tables.listeners.pop(self, None)
+        self._watch.bump()
+
+    async def check(self) -> list[str]:
+        """Return what is wrong with the store: nothing ever."""
+        return []
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            msg = f"the store {self.url!r} is not open; nothing was written. Call open() first"
+            raise StoreUnavailable(msg, url=self.url)
+
+    @contextmanager
+    def _write(self, name: str) -> Iterator[Tables]:
+        """Give the tables for one transaction, with its crash points; tell all objects afterwards."""
+        self._check_open()
+        tables, probe = self._tables, self._services.probe
+        probe(f"store.{name}.before")
+        before = tables.writes
+        with tables.transaction():
+            yield tables
+            probe(f"store.{name}.during")
+        if tables.writes != before and name != "renew":
+            self._watch.bump()
+            tables.tell_others(self)
+        probe(f"store.{name}.after")
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
+        """Create runs, each with its first journal record; see `Store.start`."""
+        with self._write("start") as tables:
+            return [writes.start_one(tables, run) for run in runs]
+
+    async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
+        """Write the frames and changes of many runs at once; see `Store.append`."""
+        with self._write("append") as tables:
+            return writes.append(tables, batch)
+
+    async def transact(
+        self,
+        body: Callable[[Transaction], Awaitable[Append]],  # noqa: ARG002  # the protocol's
+        *,
+        run_id: RunId,
+        token: int,  # noqa: ARG002  # the protocol's
+    ) -> AppendOutcome:
+        """Refuse: there is no database to write to beside the journal."""
+        msg = (
+            f"run {run_id!r}: the memory store has no transactions (capability 'transaction'); nothing was "
+            "written. Use a sqlite:// store for effects of kind 'transaction'"
+        )
+        raise UsageError(msg, run_id=run_id)
+
+    async def claim(
+        self,
+        worker_id: WorkerId,
+        graphs: Sequence[tuple[str, int]],
+        *,
+        now_us: int,
+        lease_until_us: int,
+        limit: int,
+    ) -> list[RunRow]:
+        """Take up to `limit` claimable runs of these graphs; see `Store.claim`."""
+        with self._write("claim") as tables:
+            return writes.claim(
+                tables,
+                worker_id,
+                graphs,
+                now_us=now_us,
+                lease_until_us=lease_until_us,
+                limit=limit,
+            )
+
+    async def renew(
+        self,
+        worker_id: WorkerId,
+        held: Sequence[tuple[RunId, int]],
+        *,
+        now_us: int,
+        lease_until_us: int,
+    ) -> set[RunId]:
+        """Extend the leases and the heartbeat; return the runs that are lost."""
+        with self._write("renew") as tables:
+            return writes.renew(
+                tables, worker_id, held, now_us=now_us, lease_until_us=lease_until_us
+            )
+
+    async def post(self, mail: Mail) -> RunRow:
+        """Store a message for an unfinished run and wake it; see `Store.post`."""
+        with self._write("post") as tables:
+            return writes.post(tables, mail)
+
+    async def answer(self, ask_id: AskId, *, value_wire: bytes, by: str, at_us: int) -> Answered:
+        """Answer an open ask once; see `Store.answer`."""
+        with self._write("answer") as tables:
+            return writes.answer(tables, ask_id, value_wire=value_wire, by=by, at_us=at_us)
+
+    async def decide(
+        self,
+        effect_id: EffectId,
+        *,
+        happened: bool,
+        result_wire: bytes | None,
+        by: str,
+        at_us: int,
+    ) -> Decided:
+        """Decide an uncertain effect once; see `Store.decide`."""
+        with self._write("decide") as tables:
+            return writes.decide(
+                tables, effect_id, happened=happened, result_wire=result_wire, by=by, at_us=at_us
+            )
+
+    # -- workers -------------------------------------------------------------------------------------
+
+    async def register_worker(self, row: WorkerRow) -> None:
+        """Make the worker known."""
+        with self._write("register") as tables:
+            tables.put(tables.workers, row.worker_id, row)
+
+    async def forget_worker(self, worker_id: WorkerId) -> None:
+        """Remove the worker; runs that it still holds become claimable at once."""
+        with self._write("forget") as tables:
+            writes.forget_worker(tables, worker_id, self._services.clock.now_us())
+
+    async def release_dead(self) -> list[WorkerId]:
+        """Return nothing: a worker in memory dies with the store."""
+        return []
+
+    async def find_workers(self) -> list[WorkerRow]:
+        """Return all known workers, oldest first."""
+        rows = self._rows(self._tables.workers)
+        return sorted(rows, key=lambda row: (row.started_at_us, row.worker_id))
+
+    # -- waiting for others --------------------------------------------------------------------------
+
+    def change_mark(self) -> int:
+        """Return how many writes this object knows of; see `Store.change_mark`."""
+        return self._watch.mark
+
+    async def wait_for_change(self, timeout_s: float, *, since: int | None = None) -> bool:
+        """Return True soon after anybody wrote, False after `timeout_s`; see `Store.wait_for_change`."""
+        self._check_open()
+        return await self._watch.wait(timeout_s, since)
+
+    async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
+        """Return the earliest `ready_at_us` of any run of these graphs; None: no run is due by itself."""
+        wanted = set(graphs)
+        self._check_open()
+        with self._tables.lock:
+            runs = self._tables.runs
+            return min(
+                (
+                    ready
+                    for run_id, ready in self._tables.due.items()
+                    if (runs[run_id].graph, runs[run_id].version) in wanted
+                ),
+                default=None,
+            )
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def _rows(self, table: dict[object, Row] | dict[WorkerId, Row]) -> list[Row]:
+        self._check_open()
+        with self._tables.lock:
+            return list(table.values())
+
+    async def read_run(self, run_id: RunId) -> RunRow | None:
+        """Return the run's row, or None."""
+        self._check_open()
+        return self._tables.runs.get(run_id)
+
+    async def find_runs(self, query: RunQuery) -> list[RunRow]:
+        """Return rows, newest first."""
+        limit = rules.limit_of(query.limit)
+        rows = [row for row in self._rows(self._tables.runs) if rules.run_matches(row, query)]
+        return sorted(rows, key=lambda row: row.run_id, reverse=True)[:limit]
+
+    async def read_thread(self, tenant: TenantId, thread: ThreadId) -> ThreadRow | None:
+        """Return the thread's row, or None."""
+        self._check_open()
+        return self._tables.threads.get((tenant, thread))
+
+    async def read_thread_runs(
+        self, tenant: TenantId, thread: ThreadId, *, from_ordinal: int
+    ) -> list[RunRow]:
+        """Return the thread's runs with at least this ordinal, by ordinal."""
+        self._check_open()
+        with self._tables.lock:
+            return writes.thread_runs(self._tables, tenant, thread, from_ordinal)
+
+    async def read_frames(
+        self, run_id: RunId, *, from_seq: int = 1, limit: int | None = None
+    ) -> list[FrameRow]:
+        """Return the frames that hold records from `from_seq` on, by seq; see `Store.read_frames`."""
+        self._check_open()
+        with self._tables.lock:
+            frames = list(self._tables.frames.get(run_id, ()))
+            row = self._tables.runs.get(run_id)
+        last_seq = row.last_seq if row else 0
+        return rules.gap_free(run_id, frames, from_seq=from_seq, limit=limit, last_seq=last_seq)
+
+    async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
+        """Return the run's unread messages with an id above `after`, in order of arrival."""
+        self._check_open()
+        return [mail for mail in self._tables.mail.get(run_id, ()) if mail.mail_id > after]
+
+    async def read_ask(self, ask_id: AskId) -> AskRow | None:
+        """Return the ask, or None."""
+        self._check_open()
+        return self._tables.asks.get(ask_id)
+
+    async def find_asks(self, query: AskQuery) -> list[AskRow]:
+        """Return asks, oldest first."""
+        limit = rules.limit_of(query.limit)
+        rows = [row for row in self._rows(self._tables.asks) if rules.ask_matches(row, query)]
+        return sorted(rows, key=lambda row: row.asked_at_us)[:limit]
+
+    async def read_effect(self, effect_id: EffectId) -> EffectRow | None:
+        """Return the effect, or None."""
+        self._check_open()
+        return self._tables.effects.get(effect_id)
+
+    async def read_effect_by_key(self, tenant: TenantId, business_key: str) -> EffectRow | None:
+        """Return the effect that holds the business key, or None."""
+        self._check_open()
+        effect_id = self._tables.effect_keys.get((tenant, business_key))
+        return None if effect_id is None else self._tables.effects[effect_id]
+
+    async def find_effects(self, query: EffectQuery) -> list[EffectRow]:
+        """Return effects, newest change first."""
+        limit = rules.limit_of(query.limit)
+        rows = self._rows(self._tables.effects)[::-1]
+        rows = [row for row in rows if rules.effect_matches(row, query)]
+        return sorted(rows, key=lambda row: row.changed_at_us, reverse=True)[:limit]

@@ -1,0 +1,77 @@
+"""Opening connections: nothing is touched before the file is known to be ours."""
+
+from collections.abc import Callable
+from threading import Event
+
+import apsw
+
+from perdure.errors import StoreReadOnly
+from perdure.store.sqlite._schema import check_owner, migrate, switch_to_wal
+from perdure.store.sqlite._url import SqliteOptions
+from perdure.store.sqlite.limits import BUSY_STEP_S, BUSY_STEP_S_MAX, STATEMENT_CACHE
+
+
+def busy_handler(timeout_s: float) -> Callable[[int], bool]:
+    """Return a busy handler that tries again in short, growing steps until the timeout.
+
+    SQLite's own handler sleeps up to 100 ms between two tries, which is what writers of several processes
+    would then wait for a commit of half a millisecond.
+    """
+    never = Event()
+    waited_s = 0.0
+
+    def wait(tries: int) -> bool:
+        nonlocal waited_s
+        if tries == 0:
+            waited_s = 0.0
+        if waited_s >= timeout_s:
+            return False
+        step_s = min(BUSY_STEP_S * (tries + 1), BUSY_STEP_S_MAX)
+        never.wait(step_s)
+        waited_s += step_s
+        return True
+
+    return wait
+
+
+def connect_writer(options: SqliteOptions) -> apsw.Connection:
+    """Open or create the file, migrate it, and return the connection that writes.
+
+    Raises:
+        StoreForeign, StoreSchemaNewer, StoreReadOnly, StoreUnavailable: the file was left untouched.
+        apsw.Error: the driver's error, to be mapped.
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    db = apsw.Connection(str(options.path), flags=flags, statementcachesize=STATEMENT_CACHE)
+    try:
+        # A foreign WAL database would be checkpointed when we close it: it stays as it is.
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        db.set_busy_handler(busy_handler(options.busy_timeout_s))
+        check_owner(db, options.path)
+        if db.readonly("main"):
+            msg = (
+                f"{options.path} cannot be written; it was left untouched. "
+                f"Look at: ls -l {options.path}; lsattr {options.path}"
+            )
+            raise StoreReadOnly(msg, path=str(options.path))
+        migrate(db, options.path)
+        switch_to_wal(db, options.path)
+        if options.max_pages is not None:
+            db.execute(f"PRAGMA max_page_count = {options.max_pages:d}")
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def connect_reader(options: SqliteOptions) -> apsw.Connection:
+    """Return a connection that only reads, so that reads do not wait behind a commit."""
+    db = apsw.Connection(
+        str(options.path),
+        flags=apsw.SQLITE_OPEN_READWRITE,
+        statementcachesize=STATEMENT_CACHE,
+    )
+    db.set_busy_handler(busy_handler(options.busy_timeout_s))
+    db.pragma("query_only", 1)
+    return db

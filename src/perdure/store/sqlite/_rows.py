@@ -1,0 +1,226 @@
+"""Rows of the tables as the model's rows, and back."""
+
+from typing import Any
+
+import msgspec
+
+from perdure.model import (
+    AskRow,
+    AskState,
+    EffectKind,
+    EffectRow,
+    EffectState,
+    Failure,
+    FrameRow,
+    Mail,
+    MailKind,
+    RunRow,
+    RunStatus,
+    ThreadRow,
+    Wait,
+    WorkerRow,
+)
+
+Row = tuple[Any, ...]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_any = msgspec.msgpack.Decoder().decode
+_decode_waits = msgspec.msgpack.Decoder(tuple[Wait, ...]).decode
+_decode_failure = msgspec.msgpack.Decoder(Failure).decode
+_decode_graphs = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
+
+RUN_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(RunRow))
+"""The columns of a run in the order of `RunRow`."""
+
+EFFECT_COLUMNS = (
+    "e.effect_id, r.run_id, e.tenant, r.thread, e.node, e.name, e.kind, e.state, e.key, e.business_key, "
+    "e.args_digest, e.request_wire, e.result_wire, e.attempt, e.failure, e.intended_at_us, "
+    "e.changed_at_us, e.decision, e.decided_by"
+)
+EFFECTS_FROM = "perdure_effects AS e JOIN perdure_runs AS r ON r.run_no = e.run_no"
+
+ASK_COLUMNS = (
+    "a.ask_id, r.run_id, a.tenant, r.thread, a.node, a.question, a.schema, a.state, a.asked_at_us, "
+    "a.expires_at_us, a.value_wire, a.answered_by, a.answered_at_us"
+)
+ASKS_FROM = "perdure_asks AS a JOIN perdure_runs AS r ON r.run_no = a.run_no"
+
+THREAD_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(ThreadRow))
+WORKER_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(WorkerRow))
+
+
+def wire_of_waits(waits: tuple[Wait, ...]) -> bytes | None:
+    """Return the waits as stored; None: nothing."""
+    return _encode(waits) if waits else None
+
+
+def waits_of(wire: bytes | None) -> tuple[Wait, ...]:
+    """Return the waits that `wire_of_waits` stored."""
+    return _decode_waits(wire) if wire is not None else ()
+
+
+def wire_of(value: object) -> bytes | None:
+    """Return a failure or a JSON value as stored; None: nothing."""
+    return None if value is None else _encode(value)
+
+
+def failure_of(wire: bytes | None) -> Failure | None:
+    """Return the failure that `wire_of` stored."""
+    return None if wire is None else _decode_failure(wire)
+
+
+def run_params(row: RunRow) -> Row:
+    """Return the row as parameters in the order of `RUN_COLUMNS`."""
+    values = msgspec.structs.astuple(row)
+    return (
+        *values[:6],
+        row.status.value,
+        *values[7:10],
+        wire_of_waits(row.waits),
+        *values[11:20],
+        wire_of(row.failure),
+        *values[21:],
+    )
+
+
+def run_row(row: Row) -> RunRow:
+    """Return the run of a row with `RUN_COLUMNS`."""
+    return RunRow(
+        run_id=row[0],
+        tenant=row[1],
+        thread=row[2],
+        ordinal=row[3],
+        graph=row[4],
+        version=row[5],
+        status=RunStatus(row[6]),
+        token=row[7],
+        holder=row[8],
+        ready_at_us=row[9],
+        waits=waits_of(row[10]),
+        priority=row[11],
+        claims=row[12],
+        last_seq=row[13],
+        base_checkpoint=row[14],
+        checkpoint=row[15],
+        start_key=row[16],
+        input_digest=row[17],
+        parent=row[18],
+        parent_call=row[19],
+        failure=failure_of(row[20]),
+        created_at_us=row[21],
+        ended_at_us=row[22],
+    )
+
+
+def effect_row(row: Row) -> EffectRow:
+    """Return the effect of a row with `EFFECT_COLUMNS`."""
+    return EffectRow(
+        effect_id=row[0],
+        run_id=row[1],
+        tenant=row[2],
+        thread=row[3],
+        node=row[4],
+        name=row[5],
+        kind=EffectKind(row[6]),
+        state=EffectState(row[7]),
+        key=row[8],
+        business_key=row[9],
+        args_digest=row[10],
+        request_wire=row[11],
+        result_wire=row[12],
+        attempt=row[13],
+        failure=failure_of(row[14]),
+        intended_at_us=row[15],
+        changed_at_us=row[16],
+        decision=row[17],
+        decided_by=row[18],
+    )
+
+
+def ask_row(row: Row) -> AskRow:
+    """Return the ask of a row with `ASK_COLUMNS`."""
+    return AskRow(
+        ask_id=row[0],
+        run_id=row[1],
+        tenant=row[2],
+        thread=row[3],
+        node=row[4],
+        question=row[5],
+        schema=None if row[6] is None else _decode_any(row[6]),
+        state=AskState(row[7]),
+        asked_at_us=row[8],
+        expires_at_us=row[9],
+        value_wire=row[10],
+        answered_by=row[11],
+        answered_at_us=row[12],
+    )
+
+
+def thread_row(row: Row) -> ThreadRow:
+    """Return the thread of a row with `THREAD_COLUMNS`."""
+    return ThreadRow(
+        tenant=row[0],
+        thread=row[1],
+        last_ordinal=row[2],
+        checkpoint=row[3],
+        base_ordinal=row[4],
+        base_seq=row[5],
+        graph=row[6],
+        origin_thread=row[7],
+        origin_checkpoint=row[8],
+    )
+
+
+def frame_row(run_id: Any, row: Row) -> FrameRow:
+    """Return the frame of a row (first_seq, count, token, at_us, body, prev_hash, hash)."""
+    return FrameRow(
+        run_id=run_id,
+        first_seq=row[0],
+        count=row[1],
+        token=row[2],
+        at_us=row[3],
+        body=row[4],
+        prev_hash=row[5],
+        hash=row[6],
+    )
+
+
+def mail_of(run_id: Any, row: Row) -> Mail:
+    """Return the message of a row (mail_id, kind, subject, body_wire, sender, at_us)."""
+    return Mail(
+        run_id=run_id,
+        mail_id=row[0],
+        kind=MailKind(row[1]),
+        subject=row[2],
+        body_wire=row[3],
+        sender=row[4],
+        at_us=row[5],
+    )
+
+
+def worker_params(row: WorkerRow) -> Row:
+    """Return the worker as parameters in the order of `WORKER_COLUMNS`."""
+    return (
+        row.worker_id,
+        row.host,
+        row.pid,
+        _encode(row.graphs),
+        row.started_at_us,
+        row.seen_at_us,
+        row.liveness,
+        row.is_draining,
+    )
+
+
+def worker_row(row: Row) -> WorkerRow:
+    """Return the worker of a row with `WORKER_COLUMNS`."""
+    return WorkerRow(
+        worker_id=row[0],
+        host=row[1],
+        pid=row[2],
+        graphs=_decode_graphs(row[3]),
+        started_at_us=row[4],
+        seen_at_us=row[5],
+        liveness=row[6],
+        is_draining=bool(row[7]),
+    )

@@ -1,0 +1,201 @@
+"""Starting, claiming and renewing runs: functions over an open write transaction."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from perdure.ids import RunId, TenantId, ThreadId, WorkerId
+from perdure.model import Mail, MailKind, NewRun, OnBusy, RunRow, RunStatus, Started, WorkerRow
+from perdure.store import _rules as rules
+from perdure.store.sqlite import _mail
+from perdure.store.sqlite._rows import (
+    RUN_COLUMNS,
+    WORKER_COLUMNS,
+    run_params,
+    run_row,
+    worker_params,
+)
+from perdure.store.sqlite.limits import CLAIM_WINDOW, WORKER_FORGOTTEN_US
+
+_INSERT_RUN = (
+    f"INSERT INTO perdure_runs ({RUN_COLUMNS}) "
+    f"VALUES ({', '.join('?' * len(RUN_COLUMNS.split(',')))}) RETURNING run_no"
+)
+INSERT_FRAME = (
+    "INSERT INTO perdure_frames (run_no, first_seq, count, token, at_us, body, prev_hash, hash) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_GRAPHS = "(graph, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:graphs))"
+# Priority first; within one priority the tenants take turns, each with its oldest.
+_DUE = f"""
+WITH due AS (
+    SELECT run_no, tenant, priority, ready_at_us FROM perdure_runs
+    WHERE ready_at_us <= :now AND {_GRAPHS}
+    ORDER BY ready_at_us LIMIT {CLAIM_WINDOW}
+)
+SELECT run_no FROM (
+    SELECT run_no, priority, ready_at_us,
+        row_number() OVER (PARTITION BY priority, tenant ORDER BY ready_at_us, run_no) AS turn
+    FROM due
+)
+ORDER BY priority DESC, turn, ready_at_us, run_no LIMIT :limit
+"""
+_CLAIM = f"""
+UPDATE perdure_runs
+SET status = 'running', token = token + 1, claims = claims + 1, holder = ?, ready_at_us = ?, waits = NULL
+WHERE run_no = ? RETURNING {RUN_COLUMNS}
+"""
+_RENEW = """
+UPDATE perdure_runs SET ready_at_us = max(ready_at_us, :until)
+WHERE holder = :worker AND status = 'running' AND (run_id, token) IN
+    (SELECT value ->> 0, value ->> 1 FROM json_each(:held))
+RETURNING run_id
+"""
+_THREAD_NEXT = """
+INSERT INTO perdure_threads (tenant, thread, last_ordinal) VALUES (?, ?, 1)
+ON CONFLICT (tenant, thread) DO UPDATE SET last_ordinal = last_ordinal + 1
+RETURNING last_ordinal, checkpoint
+"""
+
+
+def graphs_json(graphs: Sequence[tuple[str, int]]) -> str:
+    """Return the graphs as the JSON parameter that statements take."""
+    return msgspec.json.encode(list(graphs)).decode()
+
+
+def start(db: apsw.Connection, runs: Sequence[NewRun]) -> list[Started | Exception]:
+    """Create the runs; an element is an exception where that one was refused."""
+    return [_start_one(db, run) for run in runs]
+
+
+def _start_one(db: apsw.Connection, run: NewRun) -> Started | Exception:
+    known = _known(db, run)
+    if known is not None:
+        return known
+    unfinished = _unfinished(db, run.tenant, run.thread)
+    if rules.is_refused(run, is_busy=bool(unfinished)):
+        return rules.thread_busy(run, unfinished[0])
+    cancelled = _cancel_all(db, run, unfinished)
+    row = insert_run(db, run, is_busy=bool(unfinished))
+    return Started(
+        row=row, created=True, taken=row.status is RunStatus.RUNNING, cancelled=cancelled
+    )
+
+
+def _known(db: apsw.Connection, run: NewRun) -> Started | Exception | None:
+    found = read_run(db, run.run_id)
+    if found is None and run.start_key is not None:
+        sql = f"SELECT {RUN_COLUMNS} FROM perdure_runs WHERE tenant = ? AND start_key = ?"
+        rows = db.execute(sql, (run.tenant, run.start_key)).fetchall()
+        found = run_row(rows[0]) if rows else None
+    return None if found is None else rules.known_start(run, found)
+
+
+def _unfinished(db: apsw.Connection, tenant: TenantId, thread: ThreadId) -> list[RunRow]:
+    # Runs of a thread end in the order of their ordinals, so the unfinished ones are the newest.
+    sql = f"SELECT {RUN_COLUMNS} FROM perdure_runs WHERE tenant = ? AND thread = ? ORDER BY ordinal DESC"
+    found: list[RunRow] = []
+    for values in db.execute(sql, (tenant, thread)):
+        row = run_row(values)
+        if row.status.is_final:
+            break
+        found.append(row)
+    return found[::-1]
+
+
+def _cancel_all(db: apsw.Connection, run: NewRun, unfinished: list[RunRow]) -> tuple[RunId, ...]:
+    if run.on_busy is not OnBusy.CANCEL:
+        return ()
+    for row in unfinished:
+        mail = Mail(run_id=row.run_id, kind=MailKind.CANCEL, at_us=run.created_at_us)
+        _mail.deliver(db, mail)
+    return tuple(row.run_id for row in unfinished)
+
+
+def insert_run(db: apsw.Connection, run: NewRun, *, is_busy: bool) -> RunRow:
+    """Insert the run with its first frame as the thread's newest; return its row."""
+    ordinal, checkpoint = _one(db, _THREAD_NEXT, (run.tenant, run.thread))
+    row = rules.first_row(run, ordinal=ordinal, is_busy=is_busy, base_checkpoint=checkpoint)
+    (run_no,) = _one(db, _INSERT_RUN, run_params(row))
+    frame = rules.first_frame(run)
+    params = (run_no, 1, 1, 0, frame.at_us, frame.body, frame.prev_hash, frame.hash)
+    db.execute(INSERT_FRAME, params)
+    return row
+
+
+def spawn(db: apsw.Connection, run: NewRun) -> None:
+    """Create a child run, queued if its thread is busy; one with the same id stays as it is."""
+    if read_run(db, run.run_id) is not None:
+        return
+    unfinished = _unfinished(db, run.tenant, run.thread)
+    _cancel_all(db, run, unfinished)
+    insert_run(db, rules.spawned(run), is_busy=bool(unfinished))
+
+
+def _one(db: apsw.Connection, sql: str, params: tuple[Any, ...]) -> tuple[Any, ...]:
+    return db.execute(sql, params).fetchall()[0]
+
+
+def read_run(db: apsw.Connection, run_id: RunId) -> RunRow | None:
+    """Return the run's row, or None."""
+    sql = f"SELECT {RUN_COLUMNS} FROM perdure_runs WHERE run_id = ?"
+    rows = db.execute(sql, (run_id,)).fetchall()
+    return run_row(rows[0]) if rows else None
+
+
+def claim(
+    db: apsw.Connection,
+    worker_id: WorkerId,
+    graphs: str,
+    *,
+    now_us: int,
+    lease_until_us: int,
+    limit: int,
+) -> list[RunRow]:
+    """Take up to `limit` due runs of these graphs."""
+    found = db.execute(_DUE, {"now": now_us, "graphs": graphs, "limit": limit}).fetchall()
+    return [run_row(_one(db, _CLAIM, (worker_id, lease_until_us, run_no))) for (run_no,) in found]
+
+
+def renew(
+    db: apsw.Connection,
+    worker_id: WorkerId,
+    held: Sequence[tuple[RunId, int]],
+    *,
+    now_us: int,
+    lease_until_us: int,
+) -> set[RunId]:
+    """Extend the leases and the worker's heartbeat; return the runs that are lost."""
+    db.execute(
+        "UPDATE perdure_workers SET seen_at_us = max(seen_at_us, ?) WHERE worker_id = ?",
+        (now_us, worker_id),
+    )
+    if not held:
+        return set()
+    params = {
+        "until": lease_until_us,
+        "worker": worker_id,
+        "held": msgspec.json.encode(list(held)).decode(),
+    }
+    kept = {row[0] for row in db.execute(_RENEW, params).fetchall()}
+    return {run_id for run_id, _token in held if run_id not in kept}
+
+
+def put_worker(db: apsw.Connection, row: WorkerRow) -> None:
+    """Insert or replace the worker; drop rows of workers that have been silent for a day."""
+    marks = ", ".join("?" * len(WORKER_COLUMNS.split(",")))
+    sql = f"INSERT OR REPLACE INTO perdure_workers ({WORKER_COLUMNS}) VALUES ({marks})"
+    db.execute(sql, worker_params(row))
+    oldest = row.seen_at_us - WORKER_FORGOTTEN_US
+    db.execute("DELETE FROM perdure_workers WHERE seen_at_us < ?", (oldest,))
+
+
+def drop_worker(db: apsw.Connection, worker_id: WorkerId, now_us: int) -> None:
+    """Remove the worker; runs that it still holds become claimable at once."""
+    db.execute(
+        "UPDATE perdure_runs SET ready_at_us = min(ready_at_us, ?) WHERE holder = ? AND status = 'running'",
+        (now_us, worker_id),
+    )
+    db.execute("DELETE FROM perdure_workers WHERE worker_id = ?", (worker_id,))

@@ -1,0 +1,205 @@
+"""The tables, their versions, and the checks before a file is touched.
+
+Layout: rowid tables with integer surrogates, so that the frames of all runs of one commit are appended to
+the same pages, index entries stay small, and a commit writes few WAL bytes. Every table is called
+`perdure_...`: user tables of `transaction` effects may live in the same file.
+
+A new file gets its schema, `application_id` and `user_version` in one transaction in rollback mode, and is
+switched to WAL afterwards: whoever sees a non-empty file sees whose it is.
+"""
+
+from pathlib import Path
+
+import apsw
+
+from perdure.errors import StoreForeign, StoreSchemaNewer, StoreUnavailable
+
+APPLICATION_ID = 0x50457264
+"""`PErd` in the header of every Perdure database."""
+
+_VERSION_1 = """
+CREATE TABLE perdure_runs (
+    run_no INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    ordinal INTEGER NOT NULL,
+    graph TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    holder TEXT,
+    ready_at_us INTEGER,
+    waits BLOB,
+    priority INTEGER NOT NULL,
+    claims INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    base_checkpoint INTEGER NOT NULL,
+    checkpoint INTEGER NOT NULL,
+    start_key TEXT,
+    input_digest TEXT NOT NULL,
+    parent TEXT,
+    parent_call TEXT,
+    failure BLOB,
+    created_at_us INTEGER NOT NULL,
+    ended_at_us INTEGER
+);
+CREATE UNIQUE INDEX perdure_runs_id ON perdure_runs (run_id);
+CREATE UNIQUE INDEX perdure_runs_thread ON perdure_runs (tenant, thread, ordinal);
+CREATE UNIQUE INDEX perdure_runs_key ON perdure_runs (tenant, start_key)
+    WHERE start_key IS NOT NULL;
+CREATE INDEX perdure_runs_ready ON perdure_runs (ready_at_us) WHERE ready_at_us IS NOT NULL;
+CREATE INDEX perdure_runs_holder ON perdure_runs (holder) WHERE holder IS NOT NULL;
+CREATE INDEX perdure_runs_parent ON perdure_runs (parent, run_id) WHERE parent IS NOT NULL;
+CREATE TABLE perdure_threads (
+    tenant TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    last_ordinal INTEGER NOT NULL,
+    checkpoint INTEGER NOT NULL DEFAULT 0,
+    base_ordinal INTEGER NOT NULL DEFAULT 0,
+    base_seq INTEGER NOT NULL DEFAULT 0,
+    graph TEXT NOT NULL DEFAULT '',
+    origin_thread TEXT,
+    origin_checkpoint INTEGER,
+    PRIMARY KEY (tenant, thread)
+) WITHOUT ROWID;
+CREATE TABLE perdure_frames (
+    frame_no INTEGER PRIMARY KEY,
+    run_no INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    at_us INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    prev_hash BLOB NOT NULL,
+    hash BLOB NOT NULL
+);
+CREATE UNIQUE INDEX perdure_frames_seq ON perdure_frames (run_no, first_seq);
+-- AUTOINCREMENT: a mail id is never given again, or `RunReleased.mail_seen` would miss a message.
+CREATE TABLE perdure_mail (
+    mail_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_no INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    body_wire BLOB NOT NULL,
+    sender TEXT NOT NULL,
+    at_us INTEGER NOT NULL
+);
+CREATE INDEX perdure_mail_run ON perdure_mail (run_no, mail_id);
+CREATE TABLE perdure_effects (
+    effect_no INTEGER PRIMARY KEY,
+    effect_id TEXT NOT NULL,
+    run_no INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    node TEXT NOT NULL,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    state TEXT NOT NULL,
+    key TEXT NOT NULL,
+    business_key TEXT,
+    args_digest TEXT NOT NULL,
+    request_wire BLOB NOT NULL,
+    result_wire BLOB,
+    attempt INTEGER NOT NULL,
+    failure BLOB,
+    intended_at_us INTEGER NOT NULL,
+    changed_at_us INTEGER NOT NULL,
+    decision TEXT,
+    decided_by TEXT
+);
+CREATE UNIQUE INDEX perdure_effects_id ON perdure_effects (effect_id);
+CREATE UNIQUE INDEX perdure_effects_key ON perdure_effects (tenant, business_key)
+    WHERE business_key IS NOT NULL;
+CREATE INDEX perdure_effects_run ON perdure_effects (run_no);
+CREATE INDEX perdure_effects_uncertain ON perdure_effects (changed_at_us)
+    WHERE state = 'uncertain';
+CREATE TABLE perdure_asks (
+    ask_no INTEGER PRIMARY KEY,
+    ask_id TEXT NOT NULL,
+    run_no INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    node TEXT NOT NULL,
+    question TEXT NOT NULL,
+    schema BLOB,
+    state TEXT NOT NULL,
+    asked_at_us INTEGER NOT NULL,
+    expires_at_us INTEGER,
+    value_wire BLOB,
+    answered_by TEXT,
+    answered_at_us INTEGER
+);
+CREATE UNIQUE INDEX perdure_asks_id ON perdure_asks (ask_id);
+CREATE INDEX perdure_asks_run ON perdure_asks (run_no);
+CREATE INDEX perdure_asks_open ON perdure_asks (asked_at_us) WHERE state = 'open';
+CREATE TABLE perdure_workers (
+    worker_id TEXT PRIMARY KEY,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    graphs BLOB NOT NULL,
+    started_at_us INTEGER NOT NULL,
+    seen_at_us INTEGER NOT NULL,
+    liveness TEXT NOT NULL,
+    is_draining INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[tuple[int, str], ...] = ((1, _VERSION_1),)
+"""Schema version and the SQL that makes it from the one before, oldest first."""
+
+SCHEMA_VERSION = MIGRATIONS[-1][0]
+
+
+def check_owner(db: apsw.Connection, path: Path) -> None:
+    """Refuse a file of somebody else or of a newer Perdure; reads only.
+
+    Raises:
+        StoreForeign: another application's database.
+        StoreSchemaNewer: a schema that this version does not know.
+    """
+    application_id = db.pragma("application_id")
+    version = db.pragma("user_version")
+    is_empty = db.execute("SELECT count(*) FROM sqlite_master").get == 0 and version == 0
+    if application_id != APPLICATION_ID and not (application_id == 0 and is_empty):
+        msg = (
+            f"{path} is the database of another application (application_id {application_id}); it was left "
+            "untouched. Name another file in the store URL"
+        )
+        raise StoreForeign(msg, path=str(path), application_id=application_id)
+    if version > SCHEMA_VERSION:
+        msg = (
+            f"{path} has schema version {version}, this Perdure knows up to {SCHEMA_VERSION}; it was left "
+            "untouched. Run: pip install --upgrade perdure"
+        )
+        raise StoreSchemaNewer(msg, path=str(path), version=version, known=SCHEMA_VERSION)
+
+
+def migrate(db: apsw.Connection, path: Path) -> None:
+    """Bring the schema to the newest version, in one transaction; safe with several openers at once."""
+    if db.pragma("user_version") == SCHEMA_VERSION:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        check_owner(db, path)  # again: another opener may have been first
+        version = db.pragma("user_version")
+        for target, sql in MIGRATIONS:
+            if target > version:
+                db.execute(sql)
+                db.execute(f"PRAGMA user_version = {target:d}")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID:d}")
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def switch_to_wal(db: apsw.Connection, path: Path) -> None:
+    """Make the database a WAL one that is durable at every commit.
+
+    Raises:
+        StoreUnavailable: the file system cannot do it (for example a network file system).
+    """
+    mode = db.pragma("journal_mode", "wal")
+    if mode != "wal":
+        msg = f"{path}: its file system cannot do write-ahead logging (got {mode!r}); put it on a local disk"
+        raise StoreUnavailable(msg, path=str(path), journal_mode=str(mode))
+    db.pragma("synchronous", "FULL")

@@ -1,0 +1,409 @@
+"""The SQLite store: the protocol's coroutines over two OS threads.
+
+Each coroutine hands one function to the thread that owns the connection and waits for its result. What the
+functions do is in the modules named after it; nothing here touches the database.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import apsw
+from msgspec.structs import replace
+
+from perdure.clock import Services
+from perdure.errors import PerdureError, StoreUnavailable, UsageError
+from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
+from perdure.model import (
+    Append,
+    AppendOutcome,
+    AskRow,
+    EffectRow,
+    Fenced,
+    FrameRow,
+    Mail,
+    NewRun,
+    RunRow,
+    Started,
+    ThreadRow,
+    WorkerRow,
+)
+from perdure.store._watch import ChangeWatch
+from perdure.store.api import (
+    CROSS_PROCESS,
+    DURABLE,
+    LIVENESS,
+    TRANSACTION,
+    Answered,
+    AskQuery,
+    Decided,
+    EffectQuery,
+    RunQuery,
+    Transaction,
+)
+from perdure.store.sqlite import _append, _mail, _queries, _runs
+from perdure.store.sqlite._connect import connect_reader, connect_writer
+from perdure.store.sqlite._liveness import LockFolder
+from perdure.store.sqlite._os_thread import ConnectionThread, Writer
+from perdure.store.sqlite._session import Call, Session, run_guarded
+from perdure.store.sqlite._url import parse_url
+from perdure.store.sqlite.limits import POLL_S
+
+
+class _SessionTransaction:
+    """What a body writes through."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return await hand_in(self._session, "execute", lambda db: run_guarded(db, sql, params))
+
+
+async def hand_in(session: Session, name: str, operation: Callable[[apsw.Connection], Any]) -> Any:
+    """Hand a call to the session's thread and return its result."""
+    future = asyncio.get_running_loop().create_future()
+    session.put(Call(name, operation, future))
+    return await future
+
+
+class SqliteStore:
+    """A store in one SQLite file.
+
+    URL: `sqlite:///relative.db` or `sqlite:////absolute.db`; options in the query: `busy_timeout_s` (10: how long a
+    write waits for another process), `max_pages` (a quota, in pages of 4 KiB), `flush_delay_ms` (sleep after each
+    commit; stands for a slow disk in benchmarks).
+
+    One object serves one event loop; several objects and processes may open the same file. A process that forks
+    without exec must not use the store in the child.
+    """
+
+    capabilities = frozenset({TRANSACTION, LIVENESS, CROSS_PROCESS, DURABLE})
+
+    def __init__(self, url: str, services: Services) -> None:
+        """Read the URL; `open` touches the file.
+
+        Raises:
+            SettingInvalid: the URL names no file, or an unknown option.
+        """
+        self.url = url
+        self._options = parse_url(url)
+        self._services = services
+        self._locks = LockFolder(self._options.path)
+        self._watch = ChangeWatch(services.clock, waiting=self._start_polling)
+        self._poller: asyncio.Task[None] | None = None
+        self._data_version: int | None = None
+        self._threads: tuple[Writer, ConnectionThread] | None = None
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open or create the file, and migrate an older schema. Idempotent.
+
+        Raises:
+            StoreForeign: another application's file.
+            StoreSchemaNewer: written by a newer Perdure.
+            StoreCorrupt: the file is damaged.
+            StoreReadOnly: the file cannot be written.
+            StoreUnavailable: it cannot be opened.
+        """
+        if self._threads is not None:
+            return
+        path = self._options.path
+        writer = Writer(
+            path,
+            partial(connect_writer, self._options),
+            probe=self._services.probe,
+            flush_delay_s=self._options.flush_delay_ms / 1000,
+            changed=self._watch.bump,
+        )
+        await writer.open()
+        reader = ConnectionThread(
+            f"perdure-reader {path.name}", path, partial(connect_reader, self._options)
+        )
+        try:
+            await reader.open()
+        except BaseException:
+            await writer.close()
+            raise
+        self._threads = (writer, reader)
+        self._data_version = await self._peek_data_version()
+
+    async def close(self) -> None:
+        """Finish what was handed in, close the connections, let go of the locks. Idempotent."""
+        if self._threads is None:
+            return
+        writer, reader = self._threads
+        self._threads = None
+        self._watch.bump()  # nobody waits for a closed store
+        if self._poller is not None:
+            self._poller.cancel()
+        await reader.close()
+        await writer.close()
+        self._locks.let_go_all()
+
+    async def check(self) -> list[str]:
+        """Return what `PRAGMA quick_check` finds wrong with the file; empty: nothing."""
+        rows = await self._read("check", lambda db: db.execute("PRAGMA quick_check").fetchall())
+        return [str(row[0]) for row in rows if row[0] != "ok"]
+
+    @property
+    def _writer(self) -> Writer:
+        return self._open_threads()[0]
+
+    def _open_threads(self) -> tuple[Writer, ConnectionThread]:
+        if self._threads is None:
+            msg = f"the store {self._options.path} is not open; nothing was written. Call open() first"
+            raise StoreUnavailable(msg, path=str(self._options.path))
+        return self._threads
+
+    def _read(self, name: str, operation: Callable[[apsw.Connection], Any]) -> asyncio.Future[Any]:
+        return self._open_threads()[1].call(name, operation)
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
+        """Create runs, each with its first journal record; see `Store.start`."""
+        return await self._writer.call("start", lambda db: _runs.start(db, runs))
+
+    async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
+        """Write the frames and changes of many runs in one commit; see `Store.append`."""
+        return await self._writer.call("append", lambda db: _append.append(db, batch))
+
+    async def transact(
+        self,
+        body: Callable[[Transaction], Awaitable[Append]],
+        *,
+        run_id: RunId,
+        token: int,
+    ) -> AppendOutcome:
+        """Run `body` in a transaction and commit it with the append that it returns; see `Store.transact`."""
+        opened: asyncio.Future[Fenced | None] = asyncio.get_running_loop().create_future()
+        session = Session(run_id, token, opened)
+        writer = self._writer
+        writer.transact(session)
+        try:
+            fenced = await opened
+            if fenced is not None:
+                return fenced
+            item = await body(_SessionTransaction(session))
+            if item.run_id != run_id or item.token != token:
+                msg = f"the body of a transaction of run {run_id!r} returned an append of {item.run_id!r}"
+                raise UsageError(msg, run_id=run_id)
+        except BaseException:
+            await self._abandon(session)
+            raise
+        outcome: AppendOutcome = await hand_in(
+            session, "commit", lambda db: writer.commit_session(db, session, item)
+        )
+        return outcome
+
+    async def _abandon(self, session: Session) -> None:
+        # Queued before anything is awaited: a second cancellation cannot leave the transaction open.
+        future = asyncio.get_running_loop().create_future()
+        try:
+            session.put(Call("rollback", lambda _db: None, future))
+        except UsageError:  # it is over already
+            return
+        await asyncio.shield(asyncio.gather(future, return_exceptions=True))
+
+    async def claim(
+        self,
+        worker_id: WorkerId,
+        graphs: Sequence[tuple[str, int]],
+        *,
+        now_us: int,
+        lease_until_us: int,
+        limit: int,
+    ) -> list[RunRow]:
+        """Take up to `limit` claimable runs of these graphs; see `Store.claim`."""
+        operation = partial(
+            _runs.claim,
+            worker_id=worker_id,
+            graphs=_runs.graphs_json(graphs),
+            now_us=now_us,
+            lease_until_us=lease_until_us,
+            limit=limit,
+        )
+        return await self._writer.call("claim", operation)
+
+    async def renew(
+        self,
+        worker_id: WorkerId,
+        held: Sequence[tuple[RunId, int]],
+        *,
+        now_us: int,
+        lease_until_us: int,
+    ) -> set[RunId]:
+        """Extend the leases and the heartbeat; return the runs that are lost."""
+        operation = partial(
+            _runs.renew,
+            worker_id=worker_id,
+            held=held,
+            now_us=now_us,
+            lease_until_us=lease_until_us,
+        )
+        return await self._writer.call("renew", operation)
+
+    async def post(self, mail: Mail) -> RunRow:
+        """Store a message for an unfinished run and wake it; see `Store.post`."""
+        return await self._writer.call("post", lambda db: _mail.post(db, mail))
+
+    async def answer(self, ask_id: AskId, *, value_wire: bytes, by: str, at_us: int) -> Answered:
+        """Answer an open ask once; see `Store.answer`."""
+        operation = partial(_mail.answer, ask_id=ask_id, value_wire=value_wire, by=by, at_us=at_us)
+        return await self._writer.call("answer", operation)
+
+    async def decide(
+        self,
+        effect_id: EffectId,
+        *,
+        happened: bool,
+        result_wire: bytes | None,
+        by: str,
+        at_us: int,
+    ) -> Decided:
+        """Decide an uncertain effect once; see `Store.decide`."""
+        operation = partial(
+            _mail.decide,
+            effect_id=effect_id,
+            happened=happened,
+            result_wire=result_wire,
+            by=by,
+            at_us=at_us,
+        )
+        return await self._writer.call("decide", operation)
+
+    # -- workers ---------------------------------------------------------------------------------------
+
+    async def register_worker(self, row: WorkerRow) -> None:
+        """Take the worker's lock, then make it known."""
+        known = replace(row, liveness=self._locks.liveness_of(row.worker_id))
+        await self._read("lock", lambda _db: self._locks.hold(row.worker_id))
+        await self._writer.call("register", lambda db: _runs.put_worker(db, known))
+
+    async def forget_worker(self, worker_id: WorkerId) -> None:
+        """Remove the worker and its lock; runs that it still holds become claimable at once."""
+        await self._drop_workers([worker_id])
+        await self._read("unlock", lambda _db: self._locks.let_go(worker_id))
+
+    async def release_dead(self) -> list[WorkerId]:
+        """Make the runs of workers of this host that died claimable at once; return who died."""
+        dead: list[tuple[WorkerId, int]] = await self._read(
+            "find_dead", lambda db: self._locks.find_dead(_queries.find_workers(db))
+        )
+        if not dead:
+            return []
+        try:
+            await self._drop_workers([worker_id for worker_id, _fd in dead])
+        finally:
+            for worker_id, fd in dead:
+                self._locks.remove(worker_id, fd)
+        return [worker_id for worker_id, _fd in dead]
+
+    async def _drop_workers(self, worker_ids: list[WorkerId]) -> None:
+        now_us = self._services.clock.now_us()
+
+        def drop(db: apsw.Connection) -> None:
+            for worker_id in worker_ids:
+                _runs.drop_worker(db, worker_id, now_us)
+
+        await self._writer.call("forget", drop)
+
+    async def find_workers(self) -> list[WorkerRow]:
+        """Return all known workers, oldest first."""
+        return await self._read("find_workers", _queries.find_workers)
+
+    # -- waiting for others ----------------------------------------------------------------------------
+
+    def change_mark(self) -> int:
+        """Return how many writes this object knows of; see `Store.change_mark`."""
+        return self._watch.mark
+
+    async def wait_for_change(self, timeout_s: float, *, since: int | None = None) -> bool:
+        """Return True soon after anybody wrote, False after `timeout_s`; see `Store.wait_for_change`."""
+        self._open_threads()
+        return await self._watch.wait(timeout_s, since)
+
+    def _start_polling(self) -> None:
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.ensure_future(self._poll())
+
+    async def _poll(self) -> None:
+        # Asked on the write connection, whose own commits do not move data_version: others' do.
+        while self._watch.has_waiters:
+            try:
+                found = await self._peek_data_version()
+            except PerdureError:
+                self._watch.bump()  # whoever waits finds the error by the next call
+                return
+            if found != self._data_version:
+                self._data_version = found
+                self._watch.bump()
+            await self._services.clock.sleep(POLL_S)
+
+    async def _peek_data_version(self) -> int:
+        return await self._writer.peek(lambda db: int(db.pragma("data_version")))
+
+    async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
+        """Return the earliest `ready_at_us` of any run of these graphs; None: no run is due by itself."""
+        wanted = _runs.graphs_json(graphs)
+        return await self._read("next_ready", lambda db: _queries.next_ready_at(db, wanted))
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    async def read_run(self, run_id: RunId) -> RunRow | None:
+        """Return the run's row, or None."""
+        return await self._read("read_run", lambda db: _runs.read_run(db, run_id))
+
+    async def find_runs(self, query: RunQuery) -> list[RunRow]:
+        """Return rows, newest first."""
+        return await self._read("find_runs", lambda db: _queries.find_runs(db, query))
+
+    async def read_thread(self, tenant: TenantId, thread: ThreadId) -> ThreadRow | None:
+        """Return the thread's row, or None."""
+        return await self._read("thread", lambda db: _queries.read_thread(db, tenant, thread))
+
+    async def read_thread_runs(
+        self, tenant: TenantId, thread: ThreadId, *, from_ordinal: int
+    ) -> list[RunRow]:
+        """Return the thread's runs with at least this ordinal, by ordinal."""
+        return await self._read(
+            "thread_runs",
+            lambda db: _queries.read_thread_runs(db, tenant, thread, from_ordinal),
+        )
+
+    async def read_frames(
+        self, run_id: RunId, *, from_seq: int = 1, limit: int | None = None
+    ) -> list[FrameRow]:
+        """Return the frames that hold records from `from_seq` on, by seq; see `Store.read_frames`."""
+        return await self._read(
+            "frames", lambda db: _queries.read_frames(db, run_id, from_seq, limit)
+        )
+
+    async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
+        """Return the run's unread messages with an id above `after`, in order of arrival."""
+        return await self._read("mail", lambda db: _queries.read_mail(db, run_id, after))
+
+    async def read_ask(self, ask_id: AskId) -> AskRow | None:
+        """Return the ask, or None."""
+        return await self._read("ask", lambda db: _queries.read_ask(db, ask_id))
+
+    async def find_asks(self, query: AskQuery) -> list[AskRow]:
+        """Return asks, oldest first."""
+        return await self._read("asks", lambda db: _queries.find_asks(db, query))
+
+    async def read_effect(self, effect_id: EffectId) -> EffectRow | None:
+        """Return the effect, or None."""
+        return await self._read("effect", lambda db: _queries.read_effect(db, effect_id))
+
+    async def read_effect_by_key(self, tenant: TenantId, business_key: str) -> EffectRow | None:
+        """Return the effect that holds the business key, or None."""
+        return await self._read(
+            "effect_by_key", lambda db: _queries.read_effect_by_key(db, tenant, business_key)
+        )
+
+    async def find_effects(self, query: EffectQuery) -> list[EffectRow]:
+        """Return effects, newest change first."""
+        return await self._read("effects", lambda db: _queries.find_effects(db, query))
