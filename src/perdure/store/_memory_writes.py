@@ -11,6 +11,7 @@ from perdure.model import (
     Append,
     Appended,
     AppendOutcome,
+    AskRow,
     AskClosed,
     AskPut,
     AskState,
@@ -219,6 +220,15 @@ def answer(tables: Tables, ask_id: AskId, *, value_wire: bytes, by: str, at_us: 
     tables.put(tables.asks, ask_id, answered)
     deliver(tables, rules.answer_mail(row, value_wire=value_wire, by=by, at_us=at_us))
     return Answered(row=answered, accepted=True)
+
+
+def expire(tables: Tables, ask_id: AskId, *, at_us: int) -> AskRow:
+    """Close an open ask as expired; return it as it is then."""
+    row = rules.found(tables.asks.get(ask_id), "ask", ask_id)
+    closed = rules.expired(row, at_us)
+    if closed is not row:
+        tables.put(tables.asks, ask_id, closed)
+    return closed
 
 
 def decide(

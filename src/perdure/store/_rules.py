@@ -3,6 +3,7 @@
 A backend reads the rows that a rule needs, asks the rule, and writes what it says in one transaction.
 """
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from perdure.errors import (
 )
 from perdure.ids import RunId
 from perdure.model import (
+    Append,
     AskRow,
     AskState,
     EffectRow,
@@ -25,9 +27,13 @@ from perdure.model import (
     FrameRow,
     Mail,
     MailKind,
+    MailPosted,
     NewRun,
     OnBusy,
+    RunEnded,
+    RunReleased,
     RunRow,
+    RunSpawned,
     RunStatus,
     Started,
     Wait,
@@ -318,3 +324,18 @@ def effect_matches(row: EffectRow, query: EffectQuery) -> bool:
         and query.run_id in {None, row.run_id}
         and (not query.states or row.state in query.states)
     )
+
+
+def wakes_others(batch: Sequence[Append]) -> bool:
+    """Return whether an append of the batch can make another run claimable, or free its own."""
+    return any(isinstance(change, _WAKING) for item in batch for change in item.changes)
+
+
+_WAKING = (RunReleased, RunEnded, MailPosted, RunSpawned)
+
+
+def expired(ask: AskRow, at_us: int) -> AskRow:
+    """Return the ask as it is after an attempt to expire it: an answer stands."""
+    if ask.state is not AskState.OPEN:
+        return ask
+    return replace(ask, state=AskState.EXPIRED, answered_at_us=at_us)

@@ -26,6 +26,7 @@ from perdure.model import (
     Mail,
     NewRun,
     RunRow,
+    RunStatus,
     Started,
     ThreadRow,
     WorkerRow,
@@ -105,7 +106,8 @@ class MemoryStore:
             yield tables
             probe(f"store.{name}.during")
         if tables.writes != before and name != "renew":
-            self._watch.bump()
+            if name != "append":
+                self._watch.bump()
             tables.tell_others(self)
         probe(f"store.{name}.after")
 
@@ -119,7 +121,10 @@ class MemoryStore:
     async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
         """Write the frames and changes of many runs at once; see `Store.append`."""
         with self._write("append") as tables:
-            return writes.append(tables, batch)
+            outcomes = writes.append(tables, batch)
+        if rules.wakes_others(batch):
+            self._watch.bump()
+        return outcomes
 
     async def transact(
         self,
@@ -178,6 +183,11 @@ class MemoryStore:
         """Answer an open ask once; see `Store.answer`."""
         with self._write("answer") as tables:
             return writes.answer(tables, ask_id, value_wire=value_wire, by=by, at_us=at_us)
+
+    async def expire(self, ask_id: AskId, *, at_us: int) -> AskRow:
+        """Close an open ask as expired, unless it was answered; see `Store.expire`."""
+        with self._write("expire") as tables:
+            return writes.expire(tables, ask_id, at_us=at_us)
 
     async def decide(
         self,
@@ -287,6 +297,19 @@ class MemoryStore:
         """Return the run's unread messages with an id above `after`, in order of arrival."""
         self._check_open()
         return [mail for mail in self._tables.mail.get(run_id, ()) if mail.mail_id > after]
+
+    async def read_held_mail(self, worker_id: WorkerId, *, after: int) -> list[Mail]:
+        """Return the unread messages above `after` to the runs that the worker holds, by id."""
+        self._check_open()
+        runs = self._tables.runs
+        held = [
+            mail
+            for run_id, messages in self._tables.mail.items()
+            if runs[run_id].holder == worker_id and runs[run_id].status is RunStatus.RUNNING
+            for mail in messages
+            if mail.mail_id > after
+        ]
+        return sorted(held, key=lambda mail: mail.mail_id)
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""

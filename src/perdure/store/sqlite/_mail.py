@@ -6,7 +6,7 @@ import apsw
 import msgspec
 
 from perdure.ids import AskId, EffectId
-from perdure.model import AskState, Mail, MailKind, RunRow, RunStatus
+from perdure.model import AskRow, AskState, Mail, MailKind, RunRow, RunStatus
 from perdure.store import _rules as rules
 from perdure.store.api import Answered, Decided
 from perdure.store.sqlite._rows import (
@@ -81,6 +81,17 @@ def answer(
         answered_at_us=at_us,
     )
     return Answered(row=answered, accepted=True)
+
+
+def expire(db: apsw.Connection, ask_id: AskId, *, at_us: int) -> AskRow:
+    """Close an open ask as expired; return it as it is then."""
+    sql = f"SELECT {ASK_COLUMNS} FROM {ASKS_FROM} WHERE a.ask_id = ?"
+    row = ask_row(rules.found(_first(db, sql, ask_id), "ask", ask_id))
+    closed = rules.expired(row, at_us)
+    if closed is not row:
+        close = "UPDATE perdure_asks SET state = 'expired', answered_at_us = ? WHERE ask_id = ?"
+        db.execute(close, (at_us, ask_id))
+    return closed
 
 
 def decide(

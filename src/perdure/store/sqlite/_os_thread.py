@@ -138,6 +138,10 @@ class ConnectionThread:
             return
 
 
+QUIET = frozenset({"renew", "append"})
+"""Calls that wake nobody by themselves; the store says so when an append does."""
+
+
 class Writer(ConnectionThread):
     """The OS thread that owns the write connection: one transaction for all that is queued."""
 
@@ -210,7 +214,7 @@ class Writer(ConnectionThread):
                 call.error = call.error or mapped
         finally:
             _roll_back(db)
-        if db.total_changes() != before and names != {"renew"}:
+        if db.total_changes() != before and not names <= QUIET:
             self._to_loop(self._changed)
         self._resolve(calls)
 

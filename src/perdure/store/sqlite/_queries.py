@@ -6,7 +6,7 @@ from typing import Any
 
 import apsw
 
-from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId
+from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import AskRow, EffectRow, FrameRow, Mail, RunRow, ThreadRow, WorkerRow
 from perdure.store import _rules as rules
 from perdure.store.api import AskQuery, EffectQuery, RunQuery
@@ -128,6 +128,19 @@ def read_frames(
 def read_mail(db: apsw.Connection, run_id: RunId, after: int) -> list[Mail]:
     """Return the run's unread messages with an id above `after`, in order of arrival."""
     return [mail_of(run_id, row) for row in db.execute(_MAIL, (run_id, after)).fetchall()]
+
+
+_HELD_MAIL = (
+    "SELECT r.run_id, m.mail_id, m.kind, m.subject, m.body_wire, m.sender, m.at_us "
+    "FROM perdure_mail m JOIN perdure_runs r USING (run_no) "
+    "WHERE m.mail_id > ? AND r.holder = ? AND r.status = 'running' ORDER BY m.mail_id"
+)
+
+
+def read_held_mail(db: apsw.Connection, worker_id: WorkerId, after: int) -> list[Mail]:
+    """Return the unread messages above `after` to the runs that the worker holds, by id."""
+    rows = db.execute(_HELD_MAIL, (after, worker_id)).fetchall()
+    return [mail_of(row[0], row[1:]) for row in rows]
 
 
 def read_ask(db: apsw.Connection, ask_id: AskId) -> AskRow | None:

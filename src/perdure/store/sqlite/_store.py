@@ -29,6 +29,7 @@ from perdure.model import (
     ThreadRow,
     WorkerRow,
 )
+from perdure.store import _rules as rules
 from perdure.store._watch import ChangeWatch
 from perdure.store.api import (
     CROSS_PROCESS,
@@ -169,7 +170,12 @@ class SqliteStore:
 
     async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
         """Write the frames and changes of many runs in one commit; see `Store.append`."""
-        return await self._writer.call("append", lambda db: _append.append(db, batch))
+        outcomes: list[AppendOutcome] = await self._writer.call(
+            "append", lambda db: _append.append(db, batch)
+        )
+        if rules.wakes_others(batch):
+            self._watch.bump()
+        return outcomes
 
     async def transact(
         self,
@@ -274,6 +280,10 @@ class SqliteStore:
             at_us=at_us,
         )
         return await self._writer.call("decide", operation)
+
+    async def expire(self, ask_id: AskId, *, at_us: int) -> AskRow:
+        """Close an open ask as expired, unless it was answered; see `Store.expire`."""
+        return await self._writer.call("expire", partial(_mail.expire, ask_id=ask_id, at_us=at_us))
 
     # -- workers ---------------------------------------------------------------------------------------
 
@@ -385,6 +395,12 @@ class SqliteStore:
     async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
         """Return the run's unread messages with an id above `after`, in order of arrival."""
         return await self._read("mail", lambda db: _queries.read_mail(db, run_id, after))
+
+    async def read_held_mail(self, worker_id: WorkerId, *, after: int) -> list[Mail]:
+        """Return the unread messages above `after` to the runs that the worker holds, by id."""
+        return await self._read(
+            "held_mail", lambda db: _queries.read_held_mail(db, worker_id, after)
+        )
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""
