@@ -7,7 +7,6 @@ after a crash it would be too late.
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -218,7 +217,7 @@ def _declare(options: dict[str, Any], function: Callable[P, R]) -> Effect[P, R]:
     return Effect(function, **options)
 
 
-_PLAIN_EFFECTS: weakref.WeakKeyDictionary[Any, Effect[Any, Any]] = weakref.WeakKeyDictionary()
+_KEPT_AS = "__perdure_effect__"
 
 
 def as_effect(function: Any) -> Effect[Any, Any]:
@@ -229,16 +228,15 @@ def as_effect(function: Any) -> Effect[Any, Any]:
     """
     if isinstance(function, Effect):
         return function
-    try:
-        known = _PLAIN_EFFECTS.get(function)
-    except TypeError:
-        return Effect(function)  # not hashable, or no weak references: made anew each time
-    if known is None:
-        known = Effect(function)
-        # The effect holds the function, so the entry would keep its own key alive for ever.
-        if inspect.isfunction(function) and function.__closure__ is None:
-            _PLAIN_EFFECTS[function] = known
-    return known
+    known = getattr(function, _KEPT_AS, None)
+    # functools.wraps copies attributes, so the one found may be that of the wrapped function.
+    if isinstance(known, Effect) and known.function is function:
+        return known
+    made: Effect[Any, Any] = Effect(function)
+    if inspect.isfunction(function):
+        # Kept on the function and not in a table, so that both go together.
+        setattr(function, _KEPT_AS, made)
+    return made
 
 
 def _default_name(function: Any) -> str:

@@ -197,7 +197,13 @@ def test_as_effect():
     assert as_effect(declared) is declared
     wrapped = as_effect(plain)
     assert wrapped.kind is EffectKind.ONCE
-    assert as_effect(plain).name == wrapped.name
+    assert as_effect(plain) is wrapped
+
+    @functools.wraps(plain)
+    async def around(*args, **kwargs): ...
+
+    assert as_effect(around).function is around
+    assert as_effect(Limit(1).__eq__).kind is EffectKind.ONCE
     with pytest.raises(GraphInvalid, match="it is not a function"):
         as_effect([])
     with pytest.raises(GraphInvalid, match="can't be a name"):
