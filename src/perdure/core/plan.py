@@ -1,7 +1,7 @@
 """The compiled form of a graph: what the engine runs. Built by `perdure.graph`, immutable.
 
-Invariant: a plan is complete and valid when it exists; nothing in it is looked up by name at run time without having
-been checked when it was built.
+Invariant: a plan is complete and valid when it exists; nothing in it is looked up by name at run
+time without having been checked when it was built.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,13 +69,18 @@ class Channel:
     """One field of the state.
 
     Attributes:
-        op: how a node's value enters: REPLACE, APPEND (a list, extended by a list) or FOLD (by `reduce`).
-        reduce: for FOLD: (old, new) -> merged; must not change its arguments. `is_missing` values never reach it.
+        op: how a node's value enters: REPLACE, APPEND (a list, extended by a list) or FOLD (by
+            `reduce`).
+        reduce: for FOLD: (old, new) -> merged; must not change its arguments. Called only where
+            there is an old value; the first one stands as it is.
         annotation: the declared type, `Any` where unknown.
-        default: makes the first value; None: the field is required in the input, unless `is_optional`.
-        is_optional: whether the field may be absent from the state for good (`NotRequired` keys of a TypedDict).
-        check: check and convert an incoming value to the annotation, raising `UpdateInvalid` naming the field;
-            for APPEND it checks the list of new items. None: no check.
+        default: makes the first value; None: the field is required in the input, unless
+            `is_optional`.
+        is_optional: whether the field may be absent from the state for good (`NotRequired` keys of
+            a TypedDict).
+        check: returns an incoming value as it is, or raises `UpdateInvalid` naming the field; a
+            mapping declared as a class with fields is built. For APPEND it checks the list of new
+            items. None: everything is accepted.
     """
 
     name: str
@@ -92,9 +97,9 @@ class Branch:
     """A conditional edge.
 
     Attributes:
-        route: the router: (state) -> where to go, already normalised to a tuple of node names, `END` or `Send`
-            (empty after a fan-out over nothing);
-            raises GraphInvalid for a target that was not declared. May be a coroutine function: then `is_async`.
+        route: the router: (state) -> where to go, already normalised to a tuple of node names,
+            `END` or `Send`, empty after a fan-out over nothing. Raises GraphInvalid for a target
+            that was not declared. A coroutine function if `is_async`.
         targets: every name that it may give.
     """
 
@@ -109,8 +114,8 @@ class NodePlan:
     """One node.
 
     Attributes:
-        call: takes (state) or (state, ctx) as `takes_context` says, whatever the user's function takes; None for a
-            subgraph. In a fan-out the first argument is the Send's.
+        call: takes (state) or (state, ctx) as `takes_context` says, whatever the user's function
+            takes; None for a subgraph. In a fan-out the first argument is the Send's.
         is_async: whether `call` gives an awaitable; a plain function runs in an OS thread.
         subgraph: the plan of the graph that this node is, else None.
         retry: how often the node is tried again after an exception; None: once.
@@ -136,15 +141,17 @@ class GraphPlan:
         channels: by field name, in declaration order.
         edges: source (or START) -> targets (or END), unconditional.
         branches: source (or START) -> conditional edges.
-        build_state: (values by field) -> the object that nodes get; a missing field gets its default.
-        read_input: (what the user passed to `start`) -> values by field that were given: for a mapping its items, for
-            a state object its fields that differ from their defaults (all fields if `is_first`).
-            Called as read_input(input, is_first). Raises UpdateInvalid naming the field. The values have been
-            checked. On the first run it also gives the fields whose default may differ from call to call (an id, a
-            time), so that they are stored once and not made anew by each `build_state`.
+        build_state: (values by field) -> the object that nodes get; a missing field gets its
+            default.
+        read_input: (what the user passed to `start`) -> values by field that were given: for a
+            mapping its items, for a state object its fields that differ from their defaults (all
+            fields if `is_first`), for None nothing. Called as read_input(input, is_first). The
+            values have been checked; raises UpdateInvalid naming the field. On the first run it
+            also gives the fields whose default may differ from call to call (an id, a time), so
+            that they are stored once and not made anew by each `build_state`.
         resolve: what a router or a `Goto` gave -> names.
         step_limit: most steps of one run.
-        is_function: whether it is one plain async function run durably (its result is channel `result`).
+        is_function: whether it is one plain function run durably; its result is channel `result`.
         compensates_on_failure: whether a failing run compensates its confirmed effects.
         types: classes that values of this graph may be of, for the codec to register.
     """

@@ -1,4 +1,4 @@
-"""The graph as people write it, its effects and reducers; compiled to the plan that the engine runs."""
+"""The graph as people write it, with its effects and reducers; compiled to a `GraphPlan`."""
 
 from perdure.core.plan import END, START, Goto, GraphPlan, Send
 from perdure.core.retry import Retry

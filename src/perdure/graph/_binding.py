@@ -23,23 +23,49 @@ def make_bind(
     """
     kept = [each for each in signature.parameters.values() if each.name not in FILLED_IN]
     bare = signature.replace(parameters=kept)
-    is_simple = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in kept)
-    names = tuple(each.name for each in kept)
-    least = sum(each.default is each.empty for each in kept)
-    most = len(kept)
+    # *args, **kwargs and positional-only parameters are rare, and left to inspect.
+    is_usual = all(each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) for each in kept)
+    names = tuple(each.name for each in kept if each.kind is each.POSITIONAL_OR_KEYWORD)
+    keyword_only = tuple(each.name for each in kept if each.kind is each.KEYWORD_ONLY)
+    required = frozenset(each.name for each in kept if each.default is each.empty)
+    least = sum(name in required for name in names)
+    most = len(names)
+    is_by_position = is_usual and required.isdisjoint(keyword_only)
 
     def bind(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound:
-        count = len(args)
-        if is_simple and count + len(kwargs) <= most:
-            if not kwargs and count >= least:
-                return args, {}
-            # All that is left, by position, when it is exactly the next parameters.
-            following = names[count : count + len(kwargs)]
-            if kwargs.keys() == set(following) and count + len(kwargs) >= least:
-                return (*args, *(kwargs[each] for each in following)), {}
+        if not kwargs and is_by_position and least <= len(args) <= most:
+            return args, {}
+        if is_usual and len(args) <= most:
+            placed, rest = _place(args, kwargs, names, keyword_only)
+            is_whole = len(args) + len(kwargs) == len(placed) + len(rest)
+            if is_whole and required.issubset((*names[: len(placed)], *rest)):
+                return tuple(placed), rest
         return _bind_by_signature(name, bare, args, kwargs)
 
     return bind
+
+
+def _place(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    names: tuple[str, ...],
+    keyword_only: tuple[str, ...],
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that have a position, and the rest by name."""
+    placed = list(args)
+    rest: dict[str, Any] = {}
+    for each in names[len(args) :]:
+        if each not in kwargs:
+            continue
+        # After a gap the position is lost, as in BoundArguments.args.
+        if names[len(placed)] == each:
+            placed.append(kwargs[each])
+        else:
+            rest[each] = kwargs[each]
+    for each in keyword_only:
+        if each in kwargs:
+            rest[each] = kwargs[each]
+    return placed, rest
 
 
 def _bind_by_signature(

@@ -85,6 +85,7 @@ class Graph(Generic[StateT]):
     @overload
     def node(
         self,
+        /,
         *,
         name: str | None = None,
         retry: Retry | None = None,
@@ -119,7 +120,7 @@ class Graph(Generic[StateT]):
         self._refuse_change(f"node {name or function!r}")
         goto_targets = None if goto is None else _several(goto)
 
-        def add(thing: NodeT) -> NodeT:
+        def add(thing: Any) -> Any:
             self._refuse_change(f"node {name or thing!r}")
             is_graph = isinstance(thing, Graph)
             chosen = name if name is not None else thing.name if is_graph else default_name(thing)

@@ -1,9 +1,9 @@
-"""From the shape of a state type to the channels, the input reader and the state builder of a plan."""
+"""From the shape of a state type to the channels and the input reader of a plan."""
 
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_origin
+from typing import Any
 
 from perdure.core.plan import Channel
 from perdure.errors import UpdateInvalid
@@ -62,20 +62,26 @@ def field_check(
         if type(value) is plain:
             return value
         if is_append and not isinstance(value, list):
-            raise UpdateInvalid(
-                f"graph {graph!r}, field {field.name!r}: append needs a list of new items, got "
-                f"{got_text(value)}; return {{{field.name!r}: [item]}}",
-                graph=graph,
-                field=field.name,
-            )
+            raise _no_list(graph, field, value)
         if inner is None:
             return value
         try:
             return inner(value)
         except Mismatch as mismatch:
-            raise _refusal(graph, field, mismatch) from mismatch.__cause__
+            raise _refusal(graph, field, mismatch) from None
 
     return check
+
+
+def _no_list(graph: str, field: Field, value: Any) -> UpdateInvalid:
+    return UpdateInvalid(
+        f"graph {graph!r}, field {field.name!r}: append needs a list of new items, got "
+        f"{got_text(value)}; nothing was written. Wrap it: {{{field.name!r}: [item]}}",
+        graph=graph,
+        field=field.name,
+        expected="list",
+        got=got_text(value),
+    )
 
 
 def _refusal(graph: str, field: Field, mismatch: Mismatch) -> UpdateInvalid:
@@ -92,45 +98,34 @@ def _refusal(graph: str, field: Field, mismatch: Mismatch) -> UpdateInvalid:
 
 
 def pydantic_check(annotation: Any) -> Check | None:
-    """Return the check by pydantic's rules, strict: it accepts the value as it is or refuses it."""
-    if annotation in _PLAIN:
-        return compile_check(annotation)
-    adapter = _type_adapter(annotation)
+    """Return the check by the annotation's classes and then by pydantic's rules, strict.
+
+    What pydantic's validators would make of the value is dropped: a value enters as it is or not.
+    """
+    inner = compile_check(annotation)
+    adapter = None if annotation in _PLAIN else _type_adapter(annotation)
     if adapter is None:
-        return compile_check(annotation)
+        return inner
     validate = adapter.validate_python
     error_class: Any = sys.modules["pydantic"].ValidationError
-    build = compile_check(annotation)
 
     def check(value: Any) -> Any:
+        found = value if inner is None else inner(value)
         try:
-            validate(value, strict=True)
+            validate(found, strict=True)
         except error_class as error:
-            built = _build_or_none(build, value)
-            if built is None or built is value:
-                raise _pydantic_mismatch(value, error) from error
-            value = built
-            try:
-                validate(value, strict=True)
-            except error_class as second:
-                raise _pydantic_mismatch(value, second) from second
-        return value
+            raise _pydantic_mismatch(error) from None
+        return found
 
     return check
 
 
-def _build_or_none(build: Check | None, value: Any) -> Any:
-    try:
-        return build(value) if build is not None else None
-    except Mismatch:
-        return None
-
-
-def _pydantic_mismatch(value: Any, error: Any) -> Mismatch:
-    # The input is left out: it may be a secret.
-    first = error.errors(include_url=False, include_input=False)[0]
+def _pydantic_mismatch(error: Any) -> Mismatch:
+    # Only the class of the input is told: its value may be a secret. For the same reason the error
+    # itself is not chained.
+    first = error.errors(include_url=False)[0]
     path = "".join(f"[{part!r}]" for part in first["loc"])
-    return Mismatch(f"{got_text(value)} ({first['msg']})", path)
+    return Mismatch(f"{got_text(first['input'])} ({first['msg']})", path)
 
 
 def _type_adapter(annotation: Any) -> Any:
@@ -149,30 +144,30 @@ def make_read_input(
 ) -> Callable[[Any, bool], dict[str, Any]]:
     """Return the plan's `read_input`; see `GraphPlan`."""
     fields = {field.name: field for field in shape.fields}
-    unstable = [field for field in shape.fields if not field.is_default_stable]
+    unstable = [
+        (field.name, field.default)
+        for field in shape.fields
+        if field.default is not None and not field.is_default_stable
+    ]
     required = [
         field.name for field in shape.fields if field.default is None and not field.is_optional
     ]
-    # TypedDict has no instances: its values are mappings.
-    state_class = state_type if get_origin(state_type) is None and shape.read is getattr else None
+
+    def complete(values: dict[str, Any]) -> None:
+        missing = [name for name in required if name not in values]
+        if missing:
+            raise _missing_fields(graph, missing)
+        for name, default in unstable:
+            if name not in values:
+                values[name] = default()
 
     def read_input(given: Any, is_first: bool) -> dict[str, Any]:  # noqa: FBT001 - the plan's form
-        if state_class is not None and isinstance(given, state_class):
-            values = _read_object(given, shape, is_first=is_first)
-        elif given is None or isinstance(given, Mapping):
-            values = dict(given or {})
-        else:
-            raise _wrong_input(graph, state_type, given)
+        values = _given_values(graph, state_type, shape, given, is_first=is_first)
         unknown = [name for name in values if name not in fields]
         if unknown:
             raise _unknown_fields(graph, unknown, fields)
         if is_first:
-            missing = [name for name in required if name not in values]
-            if missing:
-                raise _missing_fields(graph, missing)
-            for field in unstable:
-                if field.name not in values and field.default is not None:
-                    values[field.name] = field.default()
+            complete(values)
         for name, value in values.items():
             check = channels[name].check
             if check is not None:
@@ -180,6 +175,17 @@ def make_read_input(
         return values
 
     return read_input
+
+
+def _given_values(
+    graph: str, state_type: Any, shape: StateShape, given: Any, *, is_first: bool
+) -> dict[str, Any]:
+    # The values of a TypedDict are mappings; it has no instances to ask for.
+    if shape.read is getattr and isinstance(given, state_type):
+        return _read_object(given, shape, is_first=is_first)
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    raise _wrong_input(graph, state_type, given)
 
 
 def _read_object(given: Any, shape: StateShape, *, is_first: bool) -> dict[str, Any]:
@@ -233,8 +239,3 @@ def _missing_fields(graph: str, missing: list[str]) -> UpdateInvalid:
         graph=graph,
         missing=missing,
     )
-
-
-def unconstrained(annotation: Any) -> Any:
-    """Return the annotation without `Annotated` metadata."""
-    return annotation.__origin__ if get_origin(annotation) is Annotated else annotation

@@ -23,6 +23,7 @@ Check = Callable[[Any], Any]
 """(value) -> the same value or what was built from a mapping; raises Mismatch."""
 
 _WIDER: dict[type, tuple[type, ...]] = {float: (float, int), complex: (complex, float, int)}
+_UNCHECKED: tuple[Any, ...] = (object, collections.abc.Callable)
 _SCALARS = frozenset({str, int, float, bool, bytes, bytearray, complex})
 _MAPPINGS: dict[Any, type] = {
     dict: dict,
@@ -42,7 +43,7 @@ _SEQUENCES: dict[Any, type] = {
 }
 
 
-class Mismatch(Exception):  # noqa: N818 - never leaves this room
+class Mismatch(Exception):
     """A value is not of the declared type.
 
     Attributes:
@@ -108,7 +109,7 @@ def _check_none(value: Any) -> Any:
 
 def _class(annotation: Any, origin: Any) -> Check | None:
     cls = origin or annotation
-    if not isinstance(cls, type) or cls is object or cls is collections.abc.Callable:
+    if not isinstance(cls, type) or cls in _UNCHECKED:
         return None
     if getattr(cls, "_is_protocol", False):
         return None
@@ -150,16 +151,24 @@ def build_record(annotation: Any, cls: Any, value: Mapping[Any, Any]) -> Any:
             return annotation.model_validate(value)
         return msgspec.convert(value, annotation)
     except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        msg = f"a mapping that does not fit ({reason})"
-        raise Mismatch(msg) from error
+        msg = f"a mapping that does not fit ({_reason(error)})"
+        raise Mismatch(msg) from None
+
+
+def _reason(error: Any) -> str:
+    """Return why, without the values that pydantic puts into its text."""
+    if not hasattr(error, "errors"):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _literal(choices: tuple[Any, ...]) -> Check:
     def check(value: Any) -> Any:
         if any(value == choice and type(value) is type(choice) for choice in choices):
             return value
-        raise Mismatch(f"another {got_text(value)}")
+        msg = f"another {got_text(value)}"
+        raise Mismatch(msg)
 
     return check
 
@@ -235,7 +244,7 @@ def _container(origin: Any, arguments: tuple[Any, ...]) -> Check | None:
     return _sequence(outer, item) if origin in _SEQUENCES else _set(outer, item)
 
 
-def _scalars(outer: type, scalar: type) -> Check:
+def _scalars(outer: Any, scalar: type) -> Check:
     """Return the check of a list or set of one builtin class; no call per item."""
     accepted = _WIDER.get(scalar, (scalar,))
 
@@ -250,7 +259,7 @@ def _scalars(outer: type, scalar: type) -> Check:
     return check
 
 
-def _sequence(outer: type, item: Check) -> Check:
+def _sequence(outer: Any, item: Check) -> Check:
     def check(value: Any) -> Any:
         if not isinstance(value, outer):
             raise Mismatch(got_text(value))
@@ -265,7 +274,7 @@ def _sequence(outer: type, item: Check) -> Check:
     return check
 
 
-def _set(outer: type, item: Check) -> Check:
+def _set(outer: Any, item: Check) -> Check:
     def check(value: Any) -> Any:
         if not isinstance(value, outer):
             raise Mismatch(got_text(value))
@@ -276,7 +285,7 @@ def _set(outer: type, item: Check) -> Check:
     return check
 
 
-def _mapping(outer: type, key: Check | None, item: Check | None) -> Check:
+def _mapping(outer: Any, key: Check | None, item: Check | None) -> Check:
     if key is None and item is None:
         return _instance(outer)
 
@@ -298,14 +307,15 @@ def _mapping(outer: type, key: Check | None, item: Check | None) -> Check:
 def _tuple(arguments: tuple[Any, ...]) -> Check:
     if not arguments:
         return _instance(tuple)
-    is_open = len(arguments) == 2 and arguments[1] is Ellipsis
+    is_open = arguments[-1] is Ellipsis
     checks = [compile_check(each) for each in arguments if each is not Ellipsis]
 
     def check(value: Any) -> Any:
         if not isinstance(value, tuple):
             raise Mismatch(got_text(value))
         if not is_open and len(value) != len(checks):
-            raise Mismatch(f"tuple of {len(value)}")
+            msg = f"tuple of {len(value)}"
+            raise Mismatch(msg)
         changed = False
         found = []
         for index, old in enumerate(value):

@@ -21,7 +21,7 @@ from perdure.graph._signature import (
 )
 from perdure.graph._state import ShapeProblems, StateShape, read_shape
 from perdure.graph._targets import Names, TargetProblem, make_normalise
-from perdure.graph._text import NAME_RULE, is_name
+from perdure.graph._text import NAME_RULE, is_duration, is_name
 from perdure.graph._types import collect_types
 from perdure.graph.effects import Effect
 
@@ -33,8 +33,8 @@ class NodeDeclared:
     name: str
     thing: Any
     compile_subgraph: Callable[[], GraphPlan] | None
-    retry: Retry | None
-    timeout_s: float | None
+    retry: Any
+    timeout_s: Any
     goto: tuple[Any, ...] | None
 
 
@@ -383,11 +383,6 @@ class _Compiler:
             else:
                 annotations.extend(_argument_annotations(node.thing, declared.namespace))
         return collect_types(annotations, declared.namespace)
-
-
-def is_duration(value: Any) -> bool:
-    """Return whether a value is a number of seconds above 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e12  # noqa: PLR2004 - beyond any clock, and no infinity
 
 
 def _may_go_anywhere(node: NodeDeclared) -> bool:

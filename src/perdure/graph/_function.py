@@ -71,7 +71,7 @@ def function_graph(function: Callable[..., Any]) -> GraphPlan:
     is_async = is_async_callable(function)
     node = NodePlan(
         name=NODE,
-        call=_node_call(call, first, is_async=is_async, takes_context=takes_context),
+        call=_node_call(call, is_async=is_async, takes_context=takes_context),
         is_async=is_async,
         takes_context=takes_context,
     )
@@ -99,13 +99,11 @@ def _input_field(first: inspect.Parameter | None, hints: Mapping[str, Any]) -> F
 
 def _node_call(
     call: Callable[..., Any],
-    first: inspect.Parameter | None,
     *,
     is_async: bool,
     takes_context: bool,
 ) -> Callable[..., Any]:
-    """Return a node from a function of the input: takes the state, gives the result as an update."""
-    del first
+    """Return a node that gives the function the input, and its result as an update."""
     if is_async and takes_context:
 
         async def call_async_ctx(state: FunctionState, ctx: Any) -> dict[str, Any]:
@@ -178,7 +176,7 @@ def _make_build(field: Field) -> Callable[[Mapping[str, Any]], FunctionState]:
 def _make_read_input(
     name: str, field: Field, check: Callable[[Any], Any] | None, *, takes_input: bool
 ) -> Callable[[Any, bool], dict[str, Any]]:
-    def read_input(given: Any, is_first: bool) -> dict[str, Any]:  # noqa: ARG001, FBT001 - the plan's form
+    def read_input(given: Any, _is_first: bool) -> dict[str, Any]:  # noqa: FBT001 - plan's form
         if not takes_input and given is not None:
             msg = (
                 f"function {name!r}: it takes no input; start it with None, or give it a parameter"

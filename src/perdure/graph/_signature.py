@@ -13,7 +13,7 @@ from perdure.graph.limits import FRAMES_SEARCHED_MAX
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class SignatureProblem(Exception):  # noqa: N818 - never leaves this room
+class SignatureProblem(Exception):
     """A function that can't be called as its place needs; the text says what it must take."""
 
 
@@ -134,7 +134,9 @@ def adapt(function: Callable[..., Any], first: str) -> tuple[Callable[..., Any],
         names = ", ".join(each.name for each in keyword if not is_context(each))
         msg = f"it needs the keyword {names}; bind it with functools.partial"
         raise SignatureProblem(msg)
-    if keyword and len(needed) <= 1:
+    if keyword and len(needed) > 1:
+        raise _too_many(positional, first)
+    if keyword:
         return _with_keyword(function, keyword[0].name, takes_first=bool(positional)), True
     return _with_positional(function, positional, needed, first)
 
@@ -163,9 +165,12 @@ def _with_positional(
         return function, True
     if len(needed) == 1 and is_context(positional[1]):
         return function, True
+    raise _too_many(positional, first)
+
+
+def _too_many(positional: list[inspect.Parameter], first: str) -> SignatureProblem:
     names = ", ".join(each.name for each in positional)
-    msg = f"it takes ({names}); take ({first}), ({first}, ctx) or nothing"
-    raise SignatureProblem(msg)
+    return SignatureProblem(f"it takes ({names}); take ({first}), ({first}, ctx) or nothing")
 
 
 def goes_anywhere(function: Any) -> bool:

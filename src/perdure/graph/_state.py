@@ -6,6 +6,7 @@ and a `NotRequired` one may stay absent; every other field is required in the fi
 """
 
 import dataclasses
+import functools
 import inspect
 import operator
 import sys
@@ -64,7 +65,7 @@ class StateShape:
     is_pydantic: bool = False
 
 
-class ShapeProblems(Exception):  # noqa: N818 - never leaves this room
+class ShapeProblems(Exception):
     """A state type that can't be used; `lines` say why."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -160,7 +161,8 @@ def _pydantic_shape(cls: Any, namespace: Mapping[str, Any]) -> StateShape:
                 f"field {name!r}: its default is made from other fields; make it required"
             )
         elif not info.is_required():
-            default = info.default_factory or _constant(info.default)
+            # Copies a mutable default, as a model's own __init__ does.
+            default = functools.partial(info.get_default, call_default_factory=True)
         is_stable = info.default_factory is None or info.default_factory in _STABLE_FACTORIES
         fields.append(
             _field(name, annotation, problems, default=default, is_default_stable=is_stable)

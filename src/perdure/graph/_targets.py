@@ -10,7 +10,7 @@ from perdure.graph._checks import got_text
 from perdure.graph._text import did_you_mean, names_text
 
 
-class TargetProblem(Exception):  # noqa: N818 - never leaves this room
+class TargetProblem(Exception):
     """Something that is no target; the text says what and what to do."""
 
 

@@ -5,7 +5,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from perdure.graph.limits import NAME_LENGTH_MAX, NAMES_SHOWN_MAX, SUGGESTIONS_MAX
+from perdure.graph.limits import (
+    DURATION_S_MAX,
+    NAME_LENGTH_MAX,
+    NAMES_SHOWN_MAX,
+    SUGGESTIONS_MAX,
+)
 
 _NAME = re.compile(r"\w(?:[\w.\- ]*\w)?")
 
@@ -17,6 +22,12 @@ NAME_RULE = (
 def is_name(text: object) -> bool:
     """Return whether the text can name a graph, node or effect."""
     return isinstance(text, str) and len(text) <= NAME_LENGTH_MAX and bool(_NAME.fullmatch(text))
+
+
+def is_duration(value: Any) -> bool:
+    """Return whether a value is a number of seconds above 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and bool(0 < value <= DURATION_S_MAX)
 
 
 def type_text(annotation: Any) -> str:

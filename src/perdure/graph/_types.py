@@ -1,4 +1,4 @@
-"""Finding the classes that values of an annotation may be of, so that the codec can register them."""
+"""Finding the classes that values of an annotation may be of, for the codec to register."""
 
 import dataclasses
 import enum

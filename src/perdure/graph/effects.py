@@ -7,7 +7,6 @@ after a crash it would be too late.
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -23,7 +22,7 @@ from perdure.graph._signature import (
     is_generator_callable,
     signature_of,
 )
-from perdure.graph._text import NAME_RULE, is_name
+from perdure.graph._text import NAME_RULE, is_duration, is_name
 from perdure.graph._types import collect_types
 from perdure.model import EffectKind
 
@@ -230,7 +229,7 @@ def _declare(options: dict[str, Any], function: Callable[P, R]) -> Effect[P, R]:
     return Effect(function, **options)
 
 
-_PLAIN_EFFECTS: weakref.WeakKeyDictionary[Any, Effect[Any, Any]] = weakref.WeakKeyDictionary()
+_KEPT_AS = "__perdure_effect__"
 
 
 def as_effect(function: Any) -> Effect[Any, Any]:
@@ -241,16 +240,15 @@ def as_effect(function: Any) -> Effect[Any, Any]:
     """
     if isinstance(function, Effect):
         return function
-    try:
-        known = _PLAIN_EFFECTS.get(function)
-    except TypeError:
-        return Effect(function)  # not hashable, or no weak references: made anew each time
-    if known is None:
-        known = Effect(function)
-        # The effect holds the function, so the entry would keep its own key alive for ever.
-        if inspect.isfunction(function) and function.__closure__ is None:
-            _PLAIN_EFFECTS[function] = known
-    return known
+    known = getattr(function, _KEPT_AS, None)
+    # functools.wraps copies attributes, so the one found may be that of the wrapped function.
+    if isinstance(known, Effect) and known.function is function:
+        return known
+    made: Effect[Any, Any] = Effect(function)
+    if inspect.isfunction(function):
+        # Kept on the function and not in a table, so that both go together.
+        setattr(function, _KEPT_AS, made)
+    return made
 
 
 def _default_name(function: Any) -> str:
@@ -259,9 +257,7 @@ def _default_name(function: Any) -> str:
     return str(name).replace("<locals>.", "")
 
 
-def _check(
-    declared: Effect[Any, Any], kind: EffectKind | str
-) -> tuple[EffectKind, inspect.Signature]:
+def _check(declared: Any, kind: EffectKind | str) -> tuple[EffectKind, inspect.Signature]:
     """Return the kind and the signature, or raise with all that is wrong."""
     problems: list[str] = []
     if not callable(declared.function) or inspect.isclass(declared.function):
@@ -295,7 +291,7 @@ def _kind(kind: EffectKind | str, problems: list[str]) -> EffectKind:
 
 
 def _check_needs(
-    declared: Effect[Any, Any],
+    declared: Any,
     kind: EffectKind,
     signature: inspect.Signature,
     problems: list[str],
@@ -325,39 +321,35 @@ def _check_needs(
         )
 
 
-def _check_options(declared: Effect[Any, Any], problems: list[str]) -> None:
+def _check_options(declared: Any, problems: list[str]) -> None:
     if declared.retry is not None and not isinstance(declared.retry, Retry):
         problems.append(f"retry={declared.retry!r} is not a Retry; write Retry(max_attempts=3)")
-    timeout = declared.timeout_s
-    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if timeout is not None and not (is_number and 0 < timeout < float("inf")):
-        problems.append(f"timeout_s={timeout!r} must be seconds above 0, or None")
+    if declared.timeout_s is not None and not is_duration(declared.timeout_s):
+        problems.append(f"timeout_s={declared.timeout_s!r} must be seconds above 0, or None")
     for option in ("reconcile", "compensate"):
         given = getattr(declared, option)
         if given is not None and not callable(given):
             problems.append(f"{option}={given!r} is not a function; give a function or an effect")
     _check_limit(declared.limit, problems)
-    for each in declared.rejects:
-        if not (isinstance(each, type) and issubclass(each, BaseException)):
-            problems.append(f"rejects: {each!r} is not an exception class; name classes")
+    problems.extend(
+        f"rejects: {each!r} is not an exception class; name classes"
+        for each in declared.rejects
+        if not (isinstance(each, type) and issubclass(each, BaseException))
+    )
 
 
 def _check_limit(limit: Any, problems: list[str]) -> None:
     if limit is None:
         return
-    is_whole = (
-        isinstance(limit, Limit)
-        and isinstance(limit.concurrency, int)
-        and not isinstance(limit.concurrency, bool)
-    )
-    if not is_whole or limit.concurrency < 1:
+    concurrency: Any = limit.concurrency if isinstance(limit, Limit) else None
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         problems.append(f"limit={limit!r} must be a whole number from 1, or Limit(number, group)")
 
 
 def _check_filled_in(signature: inspect.Signature, problems: list[str]) -> None:
     """Refuse a filled-in parameter whose place would shift the user's positional arguments."""
     others_by_position = False
-    for each in reversed(signature.parameters.values()):
+    for each in reversed(list(signature.parameters.values())):
         by_position = each.kind in (
             each.POSITIONAL_ONLY,
             each.POSITIONAL_OR_KEYWORD,

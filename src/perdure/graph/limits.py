@@ -14,3 +14,6 @@ FRAMES_SEARCHED_MAX = 8
 
 TYPES_CACHED_MAX = 1024
 """TypedDicts and type aliases whose compiled checks are kept; more are compiled again."""
+
+DURATION_S_MAX = 1e9
+"""Longest timeout in seconds (30 years): beyond it, deadlines no longer fit a timestamp."""
