@@ -1,1 +1,22 @@
-"""Drives the core over a store: workers, recovery, timers, effects."""
+"""Drives the core over a store: runs, workers, recovery, waits, effects, and the runtime that users hold."""
+
+from perdure.engine.context import Child, Context
+from perdure.engine.events import EVENT_KINDS, Event
+from perdure.engine.ports import Answer
+from perdure.engine.runtime import Run, Runtime
+from perdure.engine.views import Ask, Checkpoint, LedgerEntry
+from perdure.engine.worker import WorkerSettings
+
+__all__ = [
+    "EVENT_KINDS",
+    "Answer",
+    "Ask",
+    "Checkpoint",
+    "Child",
+    "Context",
+    "Event",
+    "LedgerEntry",
+    "Run",
+    "Runtime",
+    "WorkerSettings",
+]

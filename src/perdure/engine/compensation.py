@@ -86,7 +86,9 @@ async def _one(run: CompensatingRun, row: EffectRow, function: Any) -> None:
     await _end(run, started, failure)
 
 
-async def _dispatch(run: CompensatingRun, row: EffectRow, counter: Effect[Any, Any]) -> Failure | None:
+async def _dispatch(
+    run: CompensatingRun, row: EffectRow, counter: Effect[Any, Any]
+) -> Failure | None:
     codec = run.engine.codec
     args, kwargs = codec.decode(row.request_wire)
     result = codec.decode(row.result_wire or b"\xc0")

@@ -90,7 +90,9 @@ class Act:
         identity = context.identify("effect", effect.name, f"{self.digest}{key or ''}")
         self.effect_id: EffectId = effect_id(identity)
         self.call = context.find(self.effect_id)
-        self.is_fresh = False  # whether this process wrote the newest intent: else its outcome is unknown
+        self.is_fresh = (
+            False  # whether this process wrote the newest intent: else its outcome is unknown
+        )
 
     @property
     def retry(self) -> Retry:
@@ -363,7 +365,9 @@ async def _in_transaction(act: Act) -> Any:
         value = await _run_function(act, {"transaction": transaction})
         encoded = act.run.engine.codec.encode(value, f"result of effect {act.effect.name!r}")
         results.append(value)
-        return act.confirmation(encoded), EffectPut(row=act.row(EffectState.CONFIRMED, result=encoded))
+        return act.confirmation(encoded), EffectPut(
+            row=act.row(EffectState.CONFIRMED, result=encoded)
+        )
 
     act.context.active += 1
     try:
@@ -555,7 +559,11 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
         value = await _dispatch(act)
     except Exception as error:  # noqa: BLE001  # the supervisor of effects: classified and recorded
         _classify(act, error)
-        if act.call is not None and act.call.state == EffectState.FAILED and act.call.due_us is None:
+        if (
+            act.call is not None
+            and act.call.state == EffectState.FAILED
+            and act.call.due_us is None
+        ):
             raise act.failed() from error
         return False, None
     # crash-point: effect.dispatch.after

@@ -11,7 +11,7 @@ from perdure.core import fold
 from perdure.core.plan import GraphPlan
 from perdure.engine.limits import LEASE_MARGIN_S, LEASE_TTL_S
 from perdure.engine.loading import decode_cells, load_checkpoint
-from perdure.engine.queue import CommitQueue
+from perdure.engine.queue import CommitQueue, StartQueue
 from perdure.errors import GraphInvalid, NotFound, PerdureError, UsageError
 from perdure.graph import Effect, Graph, function_graph
 from perdure.ids import RunId
@@ -33,6 +33,7 @@ class Environment:
         self.registry = TypeRegistry()
         self.codec = ValueCodec(self.registry)
         self.queue = CommitQueue(store, services.clock)
+        self.starts = StartQueue(store)
         self.sandbox_backend = sandbox
         self.worker_id = ""
         self.lease_ttl_s = LEASE_TTL_S
@@ -45,6 +46,60 @@ class Environment:
         self._plans: dict[tuple[str, int], GraphPlan] = {}
         self._functions: dict[Any, GraphPlan] = {}
         self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
+
+    # -- news ------------------------------------------------------------------------------------
+
+    def add_waiter(self, run_id: str) -> "asyncio.Future[Any]":
+        """Return a future that is told when the run ends, or is parked, in this process."""
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.waiters.setdefault(run_id, []).append(waiter)
+        return waiter
+
+    def drop_waiter(self, run_id: str, waiter: "asyncio.Future[Any]") -> None:
+        """Forget a future of `add_waiter`."""
+        waiters = self.waiters.get(run_id, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+        if not waiters:
+            self.waiters.pop(run_id, None)
+
+    def tell(self, run_id: str, news: Any) -> None:
+        """Tell those who wait for a run."""
+        for waiter in self.waiters.get(run_id, []):
+            if not waiter.done():
+                waiter.set_result(news)
+
+    async def wait_for_end(
+        self, run_id: str, waiter: "asyncio.Future[Any]", mark: int, timeout_s: float
+    ) -> Any:
+        """Return what the waiter is told, or None when the store changed or the time is over."""
+        if self.worker_id and not waiter.done():
+            # Most runs end in this process: the store is looked at only once in a while.
+            changed: asyncio.Future[Any] = asyncio.ensure_future(
+                self.services.clock.sleep(timeout_s)
+            )
+        else:
+            changed = asyncio.ensure_future(self.store.wait_for_change(timeout_s, since=mark))
+        try:
+            await asyncio.wait({waiter, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if waiter.done():
+                self.drop_waiter(run_id, waiter)
+                return waiter.result()
+            return None
+        finally:
+            changed.cancel()
+
+    async def wait_for_news(self, run_id: str, mark: int, timeout_s: float) -> None:
+        """Return when the run may have new records, or the time is over."""
+        waiter = self.add_waiter(run_id)
+        commits: asyncio.Future[Any] = asyncio.ensure_future(self.queue.next_commit(run_id))
+        changed = asyncio.ensure_future(self.store.wait_for_change(timeout_s, since=mark))
+        try:
+            await asyncio.wait({waiter, commits, changed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.drop_waiter(run_id, waiter)
+            changed.cancel()
+            commits.cancel()
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -110,6 +110,7 @@ class Execution:
         self.journal: RunJournal
         self.state: fold.RunState
         self.is_draining = False
+        self.accepts_mail = False
         self._stop_reason: str | None = None
         self._stop_failure: Failure | None = None
         self._host: asyncio.Task[None] | None = None
@@ -136,10 +137,13 @@ class Execution:
         self.journal = RunJournal(self.engine.queue, self.row, loaded.prev_hash)
         try:
             self.record(
-                rec.LeaseTaken(self.now_us(), self.engine.worker_id, self.row.token, self.row.claims)
+                rec.LeaseTaken(
+                    self.now_us(), self.engine.worker_id, self.row.token, self.row.claims
+                )
             )
             if self.row.token > 1 or self.row.claims > 1:
                 await self.take_mail()
+            self.accepts_mail = True
             if self._stop_reason is None and self.row.claims > CLAIMS_MAX:
                 self._park_exhausted()
             await self._supervise()
@@ -250,6 +254,10 @@ class Execution:
         self._stop_failure = failure_of(error)
         self._stop(PARKED)
         raise asyncio.CancelledError
+
+    def lost(self) -> None:
+        """The lease is somebody else's: stop, write nothing."""
+        self._stop(LOST)
 
     def stop_now(self) -> None:
         """The drain window is over: stop where it stands; effects in flight stay intended."""
@@ -429,7 +437,9 @@ class Execution:
         await self.keep_up()
         await self.engine.services.clock.sleep(0)
 
-    async def _run_tasks(self, scope: fold.Scope, plan: GraphPlan, pending: list[fold.Task]) -> None:
+    async def _run_tasks(
+        self, scope: fold.Scope, plan: GraphPlan, pending: list[fold.Task]
+    ) -> None:
         """Run the nodes of a step at once; each outcome is kept as it comes."""
         running = {
             asyncio.create_task(self._run_task(scope, plan, task), name=f"perdure-{task.path}")
@@ -483,7 +493,11 @@ class Execution:
     async def _wait_for_retry(self, context: Context, task: fold.Task) -> None:
         note = f"attempt {task.attempt} of node {task.spec.node}"
         wait = Wait(
-            kind=WaitKind.TIMER, subject=task.path, node=task.path, due_us=task.retry_at_us, note=note
+            kind=WaitKind.TIMER,
+            subject=task.path,
+            node=task.path,
+            due_us=task.retry_at_us,
+            note=note,
         )
         await self.wait(context, wait)
 
@@ -529,7 +543,9 @@ class Execution:
             argument = self.engine.codec.decode(task.spec.argument)
         else:
             argument = plan.build_state(values)
-        sizes = [(name, value, len(value)) for name, value in values.items() if type(value) in _SIZED]
+        sizes = [
+            (name, value, len(value)) for name, value in values.items() if type(value) in _SIZED
+        ]
         call = node.call
         if call is None:
             msg = f"node {node.name!r} has nothing to call"
@@ -552,7 +568,10 @@ class Execution:
         context.active += 1
         try:
             working = asyncio.to_thread(call, *args)
-            return await (working if node.timeout_s is None else self._within(working, node, context))
+            if node.timeout_s is not None:
+                return await self._within(working, node, context)
+            returned = await working
+            return await returned if hasattr(returned, "__await__") else returned
         finally:
             context.active -= 1
 
@@ -588,9 +607,7 @@ class Execution:
         if node.retry is not None and isinstance(error, node.retry.on):
             delay_s = backoff_s(node.retry, task.attempt, self.engine.services.rng)
         retry_at_us = None if delay_s is None else self.now_us() + round(delay_s * 1_000_000)
-        self.record(
-            rec.NodeFailed(self.now_us(), task.path, task.attempt, failure, retry_at_us)
-        )
+        self.record(rec.NodeFailed(self.now_us(), task.path, task.attempt, failure, retry_at_us))
         if retry_at_us is None:
             raise _GaveUp(failure) from error
 
@@ -617,7 +634,10 @@ class Execution:
                 known = ", ".join(plan.channels)
                 msg = f"graph {plan.name!r}, node {node.name!r} returned field {name!r}; the state has: {known}"
                 raise UpdateInvalid(msg, graph=plan.name, node=node.name, field=str(name))
-            live[name] = (channel.op.value, value if channel.check is None else channel.check(value))
+            live[name] = (
+                channel.op.value,
+                value if channel.check is None else channel.check(value),
+            )
         return live, goto
 
     def _encode_live(
@@ -648,7 +668,13 @@ class Execution:
         scope.values = values
         self.record(
             rec.StepCommitted(
-                self.now_us(), scope.path, scope.step, checkpoint, encoded, specs, self.state.snapshot
+                self.now_us(),
+                scope.path,
+                scope.step,
+                checkpoint,
+                encoded,
+                specs,
+                self.state.snapshot,
             ),
             *changes,
         )
@@ -657,9 +683,7 @@ class Execution:
         ):
             self._write_whole(scope, plan, specs)
 
-    def _write_whole(
-        self, scope: fold.Scope, plan: GraphPlan, specs: list[rec.TaskSpec]
-    ) -> None:
+    def _write_whole(self, scope: fold.Scope, plan: GraphPlan, specs: list[rec.TaskSpec]) -> None:
         """Write the thread's whole state, so that loading starts here."""
         whole = self._encode_fields(plan, scope.values or {}, set(scope.values or {}))
         record = rec.StateSnapshot(
@@ -747,7 +771,9 @@ class Execution:
             values = dict(given)
             encoded = folded_defaults(self.engine, plan, values)
             self.record(
-                rec.StepCommitted(self.now_us(), task.path, 0, 0, encoded, self._first_of(plan, values))
+                rec.StepCommitted(
+                    self.now_us(), task.path, 0, 0, encoded, self._first_of(plan, values)
+                )
             )
             scope = self.state.scopes[task.path]
             scope.values = values

@@ -72,3 +72,6 @@ RECONCILE_CAP_S = 30.0
 
 RECANCEL_S = 1.0
 """How often a node that swallows its cancellation is cancelled again."""
+
+STARTS_MAX = 256
+"""Most runs that one transaction creates."""

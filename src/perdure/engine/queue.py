@@ -20,9 +20,10 @@ from perdure.engine.limits import (
     PENDING_AGE_S_MAX,
     PENDING_BYTES_MAX,
     PENDING_RECORDS_MAX,
+    STARTS_MAX,
 )
 from perdure.errors import Conflict, LeaseLost, PerdureError
-from perdure.model import Append, Appended, AppendOutcome, Change, Fenced, RunRow
+from perdure.model import Append, Appended, AppendOutcome, Change, Fenced, NewRun, RunRow, Started
 from perdure.model.records import Record
 from perdure.store.api import Store
 
@@ -224,7 +225,7 @@ class CommitQueue:
         """Serve the journals of one store; call `start` before the first record is added."""
         self.clock = clock
         self.on_dead: Callable[[RunJournal], None] = lambda _journal: None
-        self.on_commit: Callable[[Sequence[Append]], None] = lambda _batch: None
+        self._listeners: dict[str, list[asyncio.Future[None]]] = {}
         self._store = store
         self._dirty: deque[RunJournal] = deque()
         self._wake: asyncio.Event = asyncio.Event()
@@ -284,4 +285,68 @@ class CommitQueue:
         self.frames += len(batch)
         for journal, append, outcome in zip(journals, batch, outcomes, strict=True):
             journal.commit(append, outcome)
-        self.on_commit(batch)
+        if self._listeners:
+            self._tell(batch)
+
+    def _tell(self, batch: Sequence[Append]) -> None:
+        for append in batch:
+            for listener in self._listeners.pop(append.run_id, ()):
+                if not listener.done():
+                    listener.set_result(None)
+
+    async def next_commit(self, run_id: str) -> None:
+        """Return after the next commit of records of this run in this process."""
+        listener: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listeners.setdefault(run_id, []).append(listener)
+        try:
+            await listener
+        finally:
+            others = self._listeners.get(run_id, [])
+            if listener in others:
+                others.remove(listener)
+            if not others:
+                self._listeners.pop(run_id, None)
+
+
+class StartQueue:
+    """Starts of many callers, created together: one transaction for all that wait when the last one returns."""
+
+    def __init__(self, store: Store) -> None:
+        """Serve one store."""
+        self._store = store
+        self._waiting: list[tuple[NewRun, asyncio.Future[Started]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def submit(self, new: NewRun) -> Started:
+        """Create a run; return when it is durable.
+
+        Raises:
+            StartKeyReused, ThreadBusy: refused; nothing was written.
+            StoreError: nothing was written.
+        """
+        future: asyncio.Future[Started] = asyncio.get_running_loop().create_future()
+        self._waiting.append((new, future))
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush(), name="perdure-starts")
+        return await future
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            batch = self._waiting[:STARTS_MAX]
+            del self._waiting[:STARTS_MAX]
+            outcomes: Sequence[Started | Exception]
+            try:
+                outcomes = await self._store.start([new for new, _future in batch])
+            except PerdureError as error:
+                outcomes = [error] * len(batch)
+            for (_new, future), outcome in zip(batch, outcomes, strict=True):
+                _settle(future, outcome)
+
+
+def _settle(future: "asyncio.Future[Started]", outcome: Started | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,658 @@
+"""The runtime: open a store, start runs, ask about them, decide for them. What users hold."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from perdure.clock import Services, system_services
+from perdure.core import fold
+from perdure.core.fold import RunState
+from perdure.engine import _answers, views
+from perdure.engine.effects import decision_error
+from perdure.engine.environment import Environment
+from perdure.engine.events import Event, follow, read_events
+from perdure.engine.loading import Loaded, load_checkpoint
+from perdure.engine.starting import (
+    DEFAULT_TENANT,
+    checked_name,
+    encode_writes,
+    finish_new_run,
+    new_run,
+    result_of,
+)
+from perdure.engine.waits import seconds
+from perdure.engine.worker import Worker, WorkerSettings
+from perdure.errors import (
+    AlreadyAnswered,
+    AlreadyDecided,
+    NotFound,
+    ResultTimedOut,
+    RunCancelled,
+    RunFailed,
+    SettingInvalid,
+    UsageError,
+)
+from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId
+from perdure.model import (
+    AskState,
+    EffectState,
+    Failure,
+    Mail,
+    MailKind,
+    NewRun,
+    OnBusy,
+    RunRow,
+    RunStatus,
+    Started,
+    WorkerRow,
+    WriteOp,
+)
+from perdure.model import records as rec
+from perdure.store import make_store
+from perdure.store.api import AskQuery, EffectQuery, RunQuery, Store
+
+POLL_S = 0.25
+"""Longest time between two looks at a run whose end is awaited, when nothing tells of it."""
+
+
+class Run:
+    """A run, from outside."""
+
+    def __init__(self, runtime: "Runtime", run_id: str, thread: str) -> None:
+        """Belong to a runtime."""
+        self._runtime = runtime
+        self.id = run_id
+        self.thread = thread
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r}, thread={self.thread!r})"
+
+    async def status(self) -> RunStatus:
+        """Return its status now.
+
+        Raises:
+            NotFound: no such run.
+        """
+        return (await self.row()).status
+
+    async def row(self) -> RunRow:
+        """Return its row: status, holder, waits, failure, times."""
+        return await self._runtime.read_row(self.id)
+
+    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # of the public API
+        """Wait until it has ended and return its final state (for a plain function: what it returned).
+
+        Args:
+            timeout: seconds; None: for ever.
+
+        Raises:
+            RunFailed: it failed; carries type and message of the error.
+            RunCancelled: it was cancelled; `fields["uncertain"]` lists effects whose outcome is not known.
+            NeedsDecision: it is parked until somebody decides; awaiting again goes on.
+            ResultTimedOut: it had not ended in time; it goes on.
+        """
+        return await self._runtime.wait_for_result(self.id, timeout)
+
+    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Yield its events above seq `after`, as they become durable, until it has ended."""
+        async for event in follow(self._runtime.engine, self.id, after):
+            yield event
+
+    async def signal(self, topic: str, value: Any = None, *, by: str = "") -> None:
+        """Send it a signal; kept until a node receives it. Durable when this returns.
+
+        Raises:
+            NotFound, RunFinal: no such run, or it has ended.
+        """
+        await self._runtime.signal(self.id, topic, value, by=by)
+
+    async def cancel(self, compensate: bool = False, *, by: str = "") -> None:  # noqa: FBT001, FBT002  # of the public API
+        """Ask it to cancel. Durable when this returns; effects in flight are then listed as uncertain.
+
+        Raises:
+            NotFound, RunFinal: no such run, or it has ended.
+        """
+        await self._runtime.cancel(self.id, compensate=compensate, by=by)
+
+
+class Runtime:
+    """An open store, the graphs that this process knows, and (unless told otherwise) a worker."""
+
+    def __init__(self, engine: Environment, worker: Worker | None) -> None:
+        """Use `Runtime.open`."""
+        self.engine = engine
+        self.worker = worker
+        self._is_open = False
+
+    @classmethod
+    def open(
+        cls,
+        url: str | Store,
+        graphs: Iterable[Any] = (),
+        *,
+        worker: bool | WorkerSettings = True,
+        sandbox: Any = None,
+        services: Services | None = None,
+    ) -> Self:
+        """Return a runtime to be entered: `async with Runtime.open("sqlite:///agents.db", graphs=[g]) as runtime`.
+
+        Args:
+            url: `sqlite:///file.db`, `memory://`, or an unopened store.
+            graphs: graphs and plain async functions that this process can run.
+            worker: whether this process executes runs; or how (`WorkerSettings`).
+            sandbox: backend for `ctx.sandbox` and effects of kind contained.
+            services: clock, chance and ids; for tests.
+
+        Raises:
+            GraphInvalid: a graph is not valid.
+            SettingInvalid: the URL names no store.
+        """
+        services = services or system_services()
+        store = make_store(url, services) if isinstance(url, str) else url
+        engine = Environment(store, services, sandbox=sandbox)
+        engine.register(graphs)
+        settings = worker if isinstance(worker, WorkerSettings) else WorkerSettings()
+        return cls(engine, Worker(engine, settings) if worker else None)
+
+    async def __aenter__(self) -> Self:
+        """Open the store and start the worker."""
+        await self.engine.store.open()
+        self._is_open = True
+        self.engine.queue.start()
+        self.engine.on_ended = self._on_ended
+        self.engine.on_released = self._on_released
+        if self.worker is not None:
+            await self.worker.start()
+        return self
+
+    async def __aexit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        """Drain the worker, commit what is queued, close the store."""
+        await self.close()
+
+    async def close(self, *, window_s: float | None = None) -> None:
+        """Drain within the window (default: the worker's setting) and close. Idempotent."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            if self.worker is not None:
+                await self.worker.drain(window_s)
+        finally:
+            await self.engine.queue.close()
+            await self.engine.store.close()
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        graph: Any,
+        input: Any = None,  # noqa: A002  # of the public API
+        *,
+        thread: str | None = None,
+        key: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        priority: int = 0,
+        delay: dt.timedelta | float | None = None,
+        on_busy: OnBusy | str = OnBusy.QUEUE,
+    ) -> Run:
+        """Start a run; it is durable when this returns.
+
+        Args:
+            graph: a Graph, a plain async function, or the name of a known graph.
+            input: fields (a dict) or a state object; for a function its argument.
+            thread: the line of state to go on with; None: a new one.
+            key: unique per tenant; the same key with the same input gives the first run.
+            tenant: whose run it is.
+            priority: higher is claimed first.
+            delay: timedelta or seconds before it may run.
+            on_busy: "queue" behind an unfinished run of the thread, "reject", or "cancel" that one.
+
+        Raises:
+            UpdateInvalid, ValueUnserializable: the input does not fit, names the field; nothing was written.
+            StartKeyReused: the key was used with another input.
+            ThreadBusy: on_busy="reject" and the thread has an unfinished run.
+        """
+        new, plan_known = await self._prepare(
+            graph,
+            input,
+            thread=thread,
+            key=key,
+            tenant=tenant,
+            priority=priority,
+            delay=delay,
+            on_busy=on_busy,
+        )
+        del plan_known
+        started = await self._start(new)
+        return Run(self, started.row.run_id, started.row.thread)
+
+    async def _prepare(
+        self,
+        graph: Any,
+        given: Any,
+        *,
+        thread: str | None,
+        key: str | None,
+        tenant: str,
+        priority: int,
+        delay: dt.timedelta | float | None,
+        on_busy: OnBusy | str,
+    ) -> tuple[NewRun, bool]:
+        engine = self.engine
+        plan = engine.plan_of(graph)
+        is_first = thread is None or await self._is_new(tenant, thread)
+        new = new_run(
+            engine,
+            plan,
+            given,
+            tenant=tenant,
+            thread=thread,
+            start_key=None if key is None else checked_name(key, "key"),
+            on_busy=_on_busy(on_busy),
+            priority=priority,
+            delay_s=0.0 if delay is None else seconds(delay, "delay"),
+            is_first=is_first,
+            take=self.worker is not None and self.worker.has_room,
+        )
+        return new, is_first
+
+    async def _is_new(self, tenant: str, thread: str) -> bool:
+        row = await self.engine.store.read_thread(TenantId(tenant), ThreadId(thread))
+        return row is None or row.checkpoint == 0
+
+    async def _start(self, new: NewRun) -> Started:
+        started = await self.engine.starts.submit(new)
+        if started.taken and self.worker is not None:
+            self.worker.execute_fresh(started.row, await self._fresh(new, started.row))
+        elif started.created:
+            self.engine.poke()
+        return started
+
+    async def _fresh(self, new: NewRun, row: RunRow) -> Loaded | None:  # type: ignore[return]
+        """Return the new run's state without reading it back, if it is the first of its thread."""
+        if row.ordinal != 1:
+            return None
+        from perdure.codec import decode_record, split_frame  # noqa: PLC0415
+
+        state = RunState(row.run_id)
+        encoded = split_frame(new.first_body)[0]
+        fold.apply(state, decode_record(encoded))
+        return Loaded(state, new.first_hash, len(new.first_body))
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    async def read_row(self, run_id: str) -> RunRow:
+        """Return a run's row.
+
+        Raises:
+            NotFound: no such run.
+        """
+        row = await self.engine.store.read_run(RunId(run_id))
+        if row is None:
+            msg = f"no run {run_id!r}; 'perdure ps --all' lists the runs"
+            raise NotFound(msg, run_id=run_id)
+        return row
+
+    async def get(self, run_id: str) -> Run:
+        """Return a run by its id.
+
+        Raises:
+            NotFound: no such run.
+        """
+        row = await self.read_row(run_id)
+        return Run(self, row.run_id, row.thread)
+
+    async def runs(
+        self,
+        *,
+        status: RunStatus | str | Iterable[RunStatus | str] | None = None,
+        thread: str | None = None,
+        graph: str | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> list[RunRow]:
+        """Return rows of runs, newest first; `before`: a run id, for the next page."""
+        statuses = _statuses(status)
+        query = RunQuery(
+            tenant=TenantId(tenant) if tenant else None,
+            thread=ThreadId(thread) if thread else None,
+            graph=graph,
+            statuses=statuses,
+            before=RunId(before) if before else None,
+            limit=limit,
+        )
+        return await self.engine.store.find_runs(query)
+
+    async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
+        """Return the durable events of a run above seq `after`."""
+        await self.read_row(run_id)
+        return await read_events(self.engine, run_id, after)
+
+    async def state(
+        self, thread: str, at: int | None = None, *, tenant: str = DEFAULT_TENANT
+    ) -> Any:
+        """Return the thread's state at a checkpoint (None: the newest), typed where its graph is known here.
+
+        Raises:
+            NotFound: no such thread or checkpoint; says which there are.
+        """
+        cells, run, _id, _next = await load_checkpoint(
+            self.engine.store, TenantId(tenant), ThreadId(thread), at
+        )
+        values = self.engine.decode_cells(cells)
+        try:
+            plan = self.engine.plan_named(run.graph, run.version)
+        except NotFound:
+            return values
+        return plan.build_state(values)
+
+    async def history(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> list[views.Checkpoint]:
+        """Return the thread's checkpoints, newest first.
+
+        Raises:
+            NotFound: no such thread.
+        """
+        return await views.history(self.engine, TenantId(tenant), ThreadId(thread))
+
+    async def diff(self, a: Any, b: Any, *, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
+        """Return what changed between two checkpoints, as JSON Patch operations (RFC 6902).
+
+        Args:
+            a: a `Checkpoint`, a pair (thread, checkpoint id), or a run id (its newest state).
+            b: the same.
+            tenant: whose.
+        """
+        return await views.diff(self.engine, TenantId(tenant), a, b)
+
+    async def fork(
+        self,
+        thread: str,
+        *,
+        at: int | None = None,
+        update: Mapping[str, Any] | None = None,
+        to: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Run:
+        """Start a new run on a new thread from a checkpoint of this one; what ran before it does not run again.
+
+        Args:
+            thread: where from.
+            at: checkpoint id; None: the newest.
+            update: fields to replace first.
+            to: name of the new thread; None: the new run's id.
+            tenant: whose.
+
+        Raises:
+            NotFound: no such thread or checkpoint.
+            UpdateInvalid: the update does not fit the state.
+        """
+        engine = self.engine
+        cells, run, checkpoint, following = await load_checkpoint(
+            engine.store, TenantId(tenant), ThreadId(thread), at
+        )
+        plan = engine.plan_named(run.graph, run.version)
+        values = engine.decode_cells(cells)
+        values.update(plan.read_input(dict(update or {}), False))
+        now_us = engine.now_us()
+        run_id = engine.services.ids.new("r", now_us)
+        writes = {
+            name: (WriteOp.REPLACE.value, raw)
+            for name, (_op, raw) in encode_writes(engine, plan, values, "field").items()
+        }
+        record = rec.RunStarted(
+            now_us,
+            run_id,
+            tenant,
+            checked_name(to, "to") if to is not None else run_id,
+            plan.name,
+            plan.version,
+            writes,
+            origin_thread=thread,
+            origin_checkpoint=checkpoint,
+            next=following,
+        )
+        started = await self._start(finish_new_run(engine, record, on_busy=OnBusy.REJECT))
+        return Run(self, started.row.run_id, started.row.thread)
+
+    async def workers(self) -> list[WorkerRow]:
+        """Return the workers that the store knows, oldest first."""
+        return await self.engine.store.find_workers()
+
+    # -- people ----------------------------------------------------------------------------------------------------
+
+    async def asks(
+        self,
+        open: bool = True,
+        *,
+        run_id: str | None = None,
+        tenant: str | None = None,  # noqa: A002, FBT001, FBT002  # of the public API
+    ) -> list[views.Ask]:
+        """Return questions to people, oldest first; `open`: only those without an answer."""
+        query = AskQuery(
+            tenant=TenantId(tenant) if tenant else None,
+            run_id=RunId(run_id) if run_id else None,
+            states=(AskState.OPEN,) if open else (),
+            limit=1000,
+        )
+        return [views.ask_of(row) for row in await self.engine.store.find_asks(query)]
+
+    async def answer(self, ask_id: str, value: Any, *, by: str) -> None:
+        """Answer an ask, once. The answer and the wake-up of the run are durable when this returns.
+
+        Raises:
+            NotFound: no such ask.
+            UsageError: the value does not fit the ask's schema; the ask stays open.
+            AlreadyAnswered: it has its answer, or has expired; carries who, when and what.
+        """
+        if not by:
+            msg = "answer(by=...): say who answers; it is recorded"
+            raise UsageError(msg)
+        row = await self.engine.store.read_ask(AskId(ask_id))
+        if row is None:
+            msg = f"no ask {ask_id!r}; 'perdure approve' lists the open ones"
+            raise NotFound(msg, ask_id=ask_id)
+        plain = _answers.to_plain(value)
+        if row.state is AskState.OPEN:
+            _answers.check(plain, row.schema, ask_id)
+        encoded = self.engine.codec.encode(plain, "answer")
+        answered = await self.engine.store.answer(
+            AskId(ask_id), value_wire=encoded, by=by, at_us=self.engine.now_us()
+        )
+        if not answered.accepted:
+            raise _already_answered(views.ask_of(answered.row))
+        self.engine.poke()
+
+    async def signal(self, run_id: str, topic: str, value: Any = None, *, by: str = "") -> None:
+        """Send a run a signal; see `Run.signal`."""
+        body = self.engine.codec.encode(value, "signal value")
+        await self._post(run_id, MailKind.SIGNAL, checked_name(topic, "topic"), body, by)
+
+    async def cancel(self, run_id: str, *, compensate: bool = False, by: str = "") -> None:
+        """Ask a run to cancel; see `Run.cancel`."""
+        await self._post(run_id, MailKind.CANCEL, "", self.engine.codec.encode(compensate), by)
+
+    async def retry(self, run_id: str, *, by: str) -> None:
+        """Let a parked run go on (after a fix): it executes its unfinished nodes again.
+
+        Raises:
+            NotFound, RunFinal: no such run, or it has ended.
+            UsageError: it is not parked.
+        """
+        row = await self.read_row(run_id)
+        if row.status is not RunStatus.NEEDS_DECISION and not row.status.is_final:
+            msg = f"run {run_id!r} is {row.status.value}, not parked; nothing was done"
+            raise UsageError(msg, run_id=run_id)
+        await self._post(run_id, MailKind.RETRY, "", self.engine.codec.encode(None), by)
+
+    async def _post(self, run_id: str, kind: MailKind, subject: str, body: bytes, by: str) -> None:
+        mail = Mail(
+            run_id=RunId(run_id),
+            kind=kind,
+            subject=subject,
+            body_wire=body,
+            sender=by,
+            at_us=self.engine.now_us(),
+        )
+        await self.engine.store.post(mail)
+        self.engine.poke()
+
+    async def effects(
+        self,
+        state: EffectState | str | None = EffectState.UNCERTAIN,
+        *,
+        run_id: str | None = None,
+        tenant: str | None = None,
+        limit: int = 1000,
+    ) -> list[views.LedgerEntry]:
+        """Return effects of the ledger, newest change first; `state=None`: in any state."""
+        query = EffectQuery(
+            tenant=TenantId(tenant) if tenant else None,
+            run_id=RunId(run_id) if run_id else None,
+            states=(_effect_state(state),) if state is not None else (),
+            limit=limit,
+        )
+        return [views.entry_of(row) for row in await self.engine.store.find_effects(query)]
+
+    async def resolve(self, effect_id: str, *, happened: bool, result: Any = None, by: str) -> None:
+        """Decide an uncertain effect: it happened (with this result), or it did not (then it is sent again).
+
+        Raises:
+            NotFound: no such effect.
+            AlreadyDecided: it is not uncertain any more; carries its state and who decided.
+        """
+        encoded = self.engine.codec.encode(result, "result") if happened else None
+        decided = await self.engine.store.decide(
+            EffectId(effect_id),
+            happened=happened,
+            result_wire=encoded,
+            by=by,
+            at_us=self.engine.now_us(),
+        )
+        if not decided.accepted:
+            row = decided.row
+            said = f", decided as {row.decision} by {row.decided_by!r}" if row.decision else ""
+            msg = f"effect {effect_id!r} is {row.state.value}{said}; nothing was changed"
+            raise AlreadyDecided(msg, effect_id=effect_id, state=row.state.value, by=row.decided_by)
+        self.engine.poke()
+
+    # -- the end of a run ---------------------------------------------------------------------------------------------
+
+    async def wait_for_result(self, run_id: str, timeout_s: float | None) -> Any:
+        """Return a run's result; see `Run.result`."""
+        waiter = self.engine.add_waiter(run_id)
+        try:
+            if timeout_s is None:
+                return await self._result(run_id, waiter)
+            clock = self.engine.services.clock
+            working = asyncio.ensure_future(self._result(run_id, waiter))
+            ringing = asyncio.ensure_future(clock.sleep(timeout_s))
+            try:
+                await asyncio.wait({working, ringing}, return_when=asyncio.FIRST_COMPLETED)
+                if working.done():
+                    return working.result()
+            finally:
+                working.cancel()
+                ringing.cancel()
+            msg = f"run {run_id!r} had not ended after {timeout_s} s; it goes on"
+            raise ResultTimedOut(msg, run_id=run_id, timeout_s=timeout_s)
+        finally:
+            self.engine.drop_waiter(run_id, waiter)
+
+    async def _result(self, run_id: str, waiter: "asyncio.Future[Any]") -> Any:
+        """Look at the row, then wait for news of it: told in this process, polled for other processes."""
+        row = await self.read_row(run_id)
+        while True:
+            if row.status.is_final or row.status is RunStatus.NEEDS_DECISION:
+                return await self._outcome(row)
+            mark = self.engine.store.change_mark()
+            told = await self.engine.wait_for_end(run_id, waiter, mark, POLL_S)
+            if told is not None:
+                status, values = told
+                if status is RunStatus.SUCCEEDED and values is not None:
+                    return result_of(self.engine.plan_named(row.graph, row.version), values)
+            row = await self.read_row(run_id)
+
+    async def _outcome(self, row: RunRow) -> Any:
+        failure = row.failure
+        reason = f"{failure.type}: {failure.message}" if failure is not None else ""
+        if row.status is RunStatus.NEEDS_DECISION:
+            raise decision_error(row.run_id, reason)
+        if row.status is RunStatus.FAILED:
+            raise _run_failed(row, failure, reason)
+        if row.status is RunStatus.CANCELLED:
+            uncertain = [e.id for e in await self.effects("uncertain", run_id=row.run_id)]
+            msg = f"run {row.run_id!r} was {reason or 'cancelled'}"
+            if uncertain:
+                msg += f"; {len(uncertain)} effects are uncertain: 'perdure show {row.run_id}'"
+            raise RunCancelled(msg, run_id=row.run_id, uncertain=uncertain)
+        values, row = await self.engine.values_of(row.run_id)
+        try:
+            plan = self.engine.plan_named(row.graph, row.version)
+        except NotFound:
+            return values
+        return result_of(plan, values)
+
+    def _on_ended(
+        self, row: RunRow, status: RunStatus, _failure: Failure | None, values: Any
+    ) -> None:
+        self.engine.tell(row.run_id, (status, values))
+
+    def _on_released(self, row: RunRow, status: RunStatus, _failure: Failure | None) -> None:
+        if status is RunStatus.NEEDS_DECISION:
+            self.engine.tell(row.run_id, (status, None))
+
+
+def _run_failed(row: RunRow, failure: Failure | None, reason: str) -> RunFailed:
+    node = failure.node if failure is not None else ""
+    where = f" in node {node!r}" if node else ""
+    msg = (
+        f"run {row.run_id!r} failed{where}: {reason}. 'perdure show {row.run_id}' has the timeline."
+    )
+    kind = failure.type if failure is not None else ""
+    return RunFailed(msg, run_id=row.run_id, node=node, type=kind, reason=reason)
+
+
+def _already_answered(ask: views.Ask) -> AlreadyAnswered:
+    if ask.state is AskState.ANSWERED:
+        at = ask.answered_at.isoformat() if ask.answered_at else ""
+        msg = f"ask {ask.id!r} was answered by {ask.answered_by!r} at {at} with {ask.value!r}; that answer stands"
+    else:
+        msg = f"ask {ask.id!r} is {ask.state.value} and takes no answer any more"
+    return AlreadyAnswered(
+        msg, ask_id=ask.id, state=ask.state.value, by=ask.answered_by, value=ask.value
+    )
+
+
+def _on_busy(value: OnBusy | str) -> OnBusy:
+    try:
+        return OnBusy(value)
+    except ValueError as error:
+        msg = f"on_busy={value!r}: must be 'queue', 'reject' or 'cancel'"
+        raise SettingInvalid(msg) from error
+
+
+def _effect_state(value: EffectState | str) -> EffectState:
+    try:
+        return EffectState(value)
+    except ValueError as error:
+        msg = f"effects(state={value!r}): must be one of {', '.join(EffectState)}"
+        raise SettingInvalid(msg) from error
+
+
+def _statuses(given: RunStatus | str | Iterable[RunStatus | str] | None) -> tuple[RunStatus, ...]:
+    if given is None:
+        return ()
+    several = [given] if isinstance(given, str) else list(given)
+    try:
+        return tuple(RunStatus(each) for each in several)
+    except ValueError as error:
+        msg = f"runs(status={given!r}): must be of {', '.join(RunStatus)}"
+        raise SettingInvalid(msg) from error

@@ -1,0 +1,266 @@
+"""What people and programs see of a store: checkpoints, asks, ledger entries, differences."""
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.codec import describe
+from perdure.core import fold
+from perdure.engine.environment import Environment
+from perdure.engine.loading import load_checkpoint, read_records
+from perdure.engine.waits import as_datetime
+from perdure.errors import NotFound, UsageError
+from perdure.ids import RunId, TenantId, ThreadId
+from perdure.model import AskRow, AskState, EffectKind, EffectRow, EffectState, Failure
+from perdure.model import records as rec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A place that a thread can be resumed, read or forked at.
+
+    Attributes:
+        id: monotonic in the thread.
+        parent: the checkpoint before, in this thread or (for a fork) in `parent_thread`.
+        seq: journal record of the run that is this checkpoint.
+        next: nodes of the next step; empty: the graph had ended.
+        changed: fields that the step changed.
+        versions: field -> id of the checkpoint that wrote its present value.
+        snapshot: sandbox snapshot that belongs to it.
+        codec: format of the stored values.
+    """
+
+    id: int
+    parent: int | None
+    parent_thread: str | None
+    thread: str
+    run_id: str
+    seq: int
+    step: int
+    at: dt.datetime
+    next: tuple[str, ...]
+    changed: tuple[str, ...]
+    versions: dict[str, int]
+    graph: str
+    graph_version: int
+    snapshot: str | None
+    codec: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A question to a person."""
+
+    id: str
+    run_id: str
+    thread: str
+    node: str
+    question: str
+    schema: dict[str, Any] | None
+    state: AskState
+    asked_at: dt.datetime
+    expires_at: dt.datetime | None
+    value: Any = None
+    answered_by: str | None = None
+    answered_at: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """An effect, as the ledger has it. `args`, `kwargs`, `result`: JSON-like."""
+
+    id: str
+    run_id: str
+    thread: str
+    node: str
+    name: str
+    kind: EffectKind
+    state: EffectState
+    args: list[Any]
+    kwargs: dict[str, Any]
+    key: str
+    business_key: str | None
+    attempt: int
+    result: Any
+    failure: Failure | None
+    intended_at: dt.datetime
+    changed_at: dt.datetime
+    decision: str | None
+    decided_by: str | None
+
+
+def _maybe(at_us: int | None) -> dt.datetime | None:
+    return None if at_us is None else as_datetime(at_us)
+
+
+def ask_of(row: AskRow) -> Ask:
+    """Return a row as an Ask."""
+    return Ask(
+        id=row.ask_id,
+        run_id=row.run_id,
+        thread=row.thread,
+        node=row.node,
+        question=row.question,
+        schema=row.schema,
+        state=row.state,
+        asked_at=as_datetime(row.asked_at_us),
+        expires_at=_maybe(row.expires_at_us),
+        value=None if row.value_wire is None else describe(row.value_wire),
+        answered_by=row.answered_by,
+        answered_at=_maybe(row.answered_at_us),
+    )
+
+
+def entry_of(row: EffectRow) -> LedgerEntry:
+    """Return a row as a LedgerEntry."""
+    args, kwargs = describe(row.request_wire) if row.request_wire else ([], {})
+    return LedgerEntry(
+        id=row.effect_id,
+        run_id=row.run_id,
+        thread=row.thread,
+        node=row.node,
+        name=row.name,
+        kind=row.kind,
+        state=row.state,
+        args=args,
+        kwargs=kwargs,
+        key=row.key,
+        business_key=row.business_key,
+        attempt=row.attempt,
+        result=None if row.result_wire is None else describe(row.result_wire),
+        failure=row.failure,
+        intended_at=as_datetime(row.intended_at_us),
+        changed_at=as_datetime(row.changed_at_us),
+        decision=row.decision,
+        decided_by=row.decided_by,
+    )
+
+
+async def history(engine: Environment, tenant: TenantId, thread: ThreadId) -> list[Checkpoint]:
+    """Return the thread's checkpoints, newest first."""
+    runs = await engine.store.read_thread_runs(tenant, thread, from_ordinal=1)
+    if not runs:
+        msg = f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps --all' lists the runs and their threads"
+        raise NotFound(msg, thread=thread)
+    found: list[Checkpoint] = []
+    versions: dict[str, int] = {}
+    for run in runs:
+        started: rec.RunStarted | None = None
+        state = fold.RunState(run.run_id)
+        state.checkpoint = run.base_checkpoint
+        for seq, _frame, record in await read_records(engine.store, run.run_id):
+            if isinstance(record, rec.RunStarted):
+                started = record
+            if isinstance(record, rec.StepCommitted) and record.scope == "" and started is not None:
+                changed = _changed(state, started, record)
+                versions = {**versions, **dict.fromkeys(changed, record.checkpoint)}
+                found.append(_checkpoint(found, started, record, seq, changed, versions))
+            fold.apply(state, record)
+    return found[::-1]
+
+
+def _changed(
+    state: fold.RunState, started: rec.RunStarted, record: rec.StepCommitted
+) -> tuple[str, ...]:
+    names = set(record.folded)
+    if record.step == fold.INPUT_STEP:
+        names |= set(started.input)
+    for task in state.root.tasks.values():
+        if task.outcome is not None:
+            names |= set(task.outcome.writes)
+    return tuple(sorted(names))
+
+
+def _checkpoint(
+    found: list[Checkpoint],
+    started: rec.RunStarted,
+    record: rec.StepCommitted,
+    seq: int,
+    changed: tuple[str, ...],
+    versions: dict[str, int],
+) -> Checkpoint:
+    is_fork = not found and started.origin_thread is not None
+    return Checkpoint(
+        id=record.checkpoint,
+        parent=started.origin_checkpoint if is_fork else (found[-1].id if found else None),
+        parent_thread=started.origin_thread if is_fork else started.thread,
+        thread=started.thread,
+        run_id=started.run_id,
+        seq=seq,
+        step=record.step,
+        at=as_datetime(record.at_us),
+        next=tuple(spec.node for spec in record.next),
+        changed=changed,
+        versions=versions,
+        graph=started.graph,
+        graph_version=started.version,
+        snapshot=record.snapshot,
+    )
+
+
+async def _plain_state(engine: Environment, tenant: TenantId, at: Any) -> dict[str, Any]:
+    """Return the state at a Checkpoint, a (thread, id) pair, or a run's newest, as JSON-like data."""
+    if isinstance(at, Checkpoint):
+        thread, checkpoint = at.thread, at.id
+    elif isinstance(at, tuple) and len(at) == 2:  # noqa: PLR2004  # a pair
+        thread, checkpoint = at
+    elif isinstance(at, str):
+        row = await engine.store.read_run(RunId(at))
+        if row is None:
+            msg = f"no run {at!r}"
+            raise NotFound(msg, run_id=at)
+        thread, checkpoint = row.thread, row.checkpoint
+    else:
+        msg = f"diff: {at!r} is no Checkpoint, (thread, checkpoint id) or run id"
+        raise UsageError(msg)
+    cells, _run, _id, _next = await load_checkpoint(
+        engine.store, tenant, ThreadId(thread), checkpoint
+    )
+    return {name: fold.decode_cell(cell, describe) for name, cell in cells.items()}
+
+
+async def diff(engine: Environment, tenant: TenantId, a: Any, b: Any) -> list[dict[str, Any]]:
+    """Return JSON Patch operations that turn the state at `a` into the state at `b`."""
+    before, after = await _plain_state(engine, tenant, a), await _plain_state(engine, tenant, b)
+    return list(patch(before, after, ""))
+
+
+def patch(before: Any, after: Any, path: str) -> list[dict[str, Any]]:
+    """Return JSON Patch operations (RFC 6902) from one JSON-like value to another."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return _patch_maps(before, after, path)
+    if isinstance(before, list) and isinstance(after, list):
+        return _patch_lists(before, after, path)
+    if before == after and type(before) is type(after):
+        return []
+    return [{"op": "replace", "path": path, "value": after}]
+
+
+def _escape(key: object) -> str:
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
+def _patch_maps(before: dict[str, Any], after: dict[str, Any], path: str) -> list[dict[str, Any]]:
+    operations = [
+        {"op": "remove", "path": f"{path}/{_escape(key)}"} for key in before if key not in after
+    ]
+    for key, value in after.items():
+        place = f"{path}/{_escape(key)}"
+        if key in before:
+            operations += patch(before[key], value, place)
+        else:
+            operations.append({"op": "add", "path": place, "value": value})
+    return operations
+
+
+def _patch_lists(before: list[Any], after: list[Any], path: str) -> list[dict[str, Any]]:
+    shared = min(len(before), len(after))
+    operations: list[dict[str, Any]] = []
+    for index in range(shared):
+        operations += patch(before[index], after[index], f"{path}/{index}")
+    operations += [
+        {"op": "remove", "path": f"{path}/{index}"}
+        for index in range(len(before) - 1, shared - 1, -1)
+    ]
+    operations += [{"op": "add", "path": f"{path}/-", "value": item} for item in after[shared:]]
+    return operations

@@ -1,0 +1,287 @@
+"""A worker: claims runs, executes them, renews their leases, notices the dead, drains.
+
+Loops, each a task: *claim* (whenever something changed, something is due, or a slot is free), *heartbeat* (renews all leases
+in one statement, watches for lost ones), *liveness* (notices workers of this host that died) and *mail* (hands messages to
+runs that are held). A fault of the store stops none of them: it is reported, and tried again.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.core.plan import GraphPlan
+from perdure.engine.environment import Environment
+from perdure.engine.execution import Execution
+from perdure.engine.limits import (
+    CLAIM_BATCH,
+    CONCURRENCY,
+    DRAIN_WINDOW_S,
+    HEARTBEAT_S,
+    IDLE_POLL_S,
+    LIVENESS_POLL_S,
+)
+from perdure.engine.loading import Loaded, load_run
+from perdure.errors import (
+    DecodeFailed,
+    InvariantBroken,
+    NotFound,
+    PerdureError,
+    StoreError,
+)
+from perdure.ids import RunId, WorkerId
+from perdure.model import RunRow, WorkerRow
+
+log = logging.getLogger("perdure")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How a worker works.
+
+    Attributes:
+        concurrency: runs that it executes at once.
+        lease_ttl_s: how long its leases last without renewal.
+        heartbeat_s: how often they are renewed; at most a third of the TTL.
+        drain_window_s: how long a drain lets nodes reach a boundary.
+    """
+
+    concurrency: int = CONCURRENCY
+    lease_ttl_s: float = 15.0
+    heartbeat_s: float = HEARTBEAT_S
+    drain_window_s: float = DRAIN_WINDOW_S
+
+
+class Worker:
+    """Executes the runs of one environment in this process."""
+
+    def __init__(self, engine: Environment, settings: WorkerSettings) -> None:
+        """Prepare; `start` begins to claim."""
+        self._engine = engine
+        self._settings = settings
+        now_us = engine.now_us()
+        self.worker_id = WorkerId(engine.services.ids.new("w", now_us))
+        self._held: dict[RunId, tuple[RunRow, Execution, asyncio.Task[None]]] = {}
+        self._wake = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._mail_after = 0
+        self.is_draining = False
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Register the worker and begin to claim."""
+        engine = self._engine
+        engine.worker_id = self.worker_id
+        engine.lease_ttl_s = self._settings.lease_ttl_s
+        engine.poke = self._wake.set
+        engine.renewed_at_s = engine.services.clock.monotonic_s()
+        engine.queue.on_dead = self._on_dead
+        await engine.store.register_worker(
+            WorkerRow(
+                worker_id=self.worker_id,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                graphs=tuple(engine.graphs()),
+                started_at_us=engine.now_us(),
+                seen_at_us=engine.now_us(),
+            )
+        )
+        await engine.store.release_dead()
+        loops = {"claim": self._claim_loop, "heartbeat": self._beat_loop, "mail": self._mail_loop}
+        loops["liveness"] = self._liveness_loop
+        self._loops = [
+            asyncio.create_task(self._for_ever(name, loop), name=f"perdure-{name}")
+            for name, loop in loops.items()
+        ]
+
+    async def drain(self, window_s: float | None = None) -> None:
+        """Stop claiming, let nodes reach a boundary within the window, release every lease, stop. Idempotent."""
+        if self.is_draining:
+            return
+        self.is_draining = True
+        claim = next(task for task in self._loops if task.get_name() == "perdure-claim")
+        claim.cancel()
+        await asyncio.gather(claim, return_exceptions=True)
+        for _row, execution, _task in self._held.values():
+            execution.is_draining = True
+        await self._wait_for_held(self._settings.drain_window_s if window_s is None else window_s)
+        for _row, execution, _task in list(self._held.values()):
+            execution.stop_now()
+        await self._wait_for_held(self._settings.drain_window_s)
+        await self._close()
+
+    async def _wait_for_held(self, window_s: float) -> None:
+        tasks = [task for _row, _execution, task in self._held.values()]
+        if not tasks:
+            return
+        ringing = asyncio.ensure_future(self._engine.services.clock.sleep(window_s))
+        everything = asyncio.ensure_future(asyncio.wait(tasks))
+        try:
+            await asyncio.wait({ringing, everything}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ringing.cancel()
+            everything.cancel()
+
+    async def _close(self) -> None:
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        tasks = [task for _row, _execution, task in self._held.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._engine.store.forget_worker(self.worker_id)
+        except StoreError as error:
+            log.warning("worker %s could not sign off: %s", self.worker_id, error)
+
+    # -- loops -----------------------------------------------------------------------------------------------------------
+
+    async def _for_ever(self, name: str, once: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a loop's body; a fault of the store is reported once in a while and tried again."""
+        failures = 0
+        while True:
+            try:
+                await once()
+                failures = 0
+            except PerdureError as error:
+                failures += 1
+                if failures in {1, 10, 100}:
+                    log.warning("worker %s, %s loop: %s", self.worker_id, name, error)
+                await self._engine.services.clock.sleep(min(0.05 * 2 ** min(failures, 6), 2.0))
+
+    async def _claim_loop(self) -> None:
+        store, engine = self._engine.store, self._engine
+        mark = store.change_mark()
+        self._wake.clear()
+        free = self._settings.concurrency - len(self._held)
+        claimed: list[RunRow] = []
+        if free > 0:
+            claimed = await store.claim(
+                self.worker_id,
+                engine.graphs(),
+                now_us=engine.now_us(),
+                lease_until_us=engine.lease_until_us(),
+                limit=min(free, CLAIM_BATCH),
+            )
+        for row in claimed:
+            self._execute(row)
+        if claimed and free > len(claimed):
+            return  # there may be more
+        await self._wait_for_work(mark)
+
+    async def _wait_for_work(self, mark: int) -> None:
+        """Return when something changed, something is due, or somebody poked."""
+        engine = self._engine
+        timeout_s = IDLE_POLL_S
+        if len(self._held) < self._settings.concurrency:
+            due_us = await engine.store.next_ready_at(engine.graphs())
+            if due_us is not None:
+                timeout_s = min(max((due_us - engine.now_us()) / 1_000_000, 0.001), IDLE_POLL_S)
+            changed = asyncio.ensure_future(engine.store.wait_for_change(timeout_s, since=mark))
+        else:
+            changed = asyncio.ensure_future(_sleep_bool(engine, IDLE_POLL_S))
+        poked = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait({changed, poked}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            poked.cancel()
+            await asyncio.gather(changed, poked, return_exceptions=True)
+
+    async def _beat_loop(self) -> None:
+        engine = self._engine
+        await engine.services.clock.sleep(self._settings.heartbeat_s)
+        sent_s = engine.services.clock.monotonic_s()
+        held = [(run_id, row.token) for run_id, (row, _execution, _task) in self._held.items()]
+        lost = await engine.store.renew(
+            self.worker_id, held, now_us=engine.now_us(), lease_until_us=engine.lease_until_us()
+        )
+        engine.renewed_at_s = sent_s
+        for run_id in lost:
+            entry = self._held.get(run_id)
+            if entry is not None:
+                entry[1].lost()
+
+    async def _liveness_loop(self) -> None:
+        dead = await self._engine.store.release_dead()
+        for worker_id in dead:
+            log.info("worker %s died; its runs are free", worker_id)
+        if dead:
+            self._wake.set()
+        await self._engine.services.clock.sleep(LIVENESS_POLL_S)
+
+    async def _mail_loop(self) -> None:
+        store = self._engine.store
+        mark = store.change_mark()
+        if self._held:
+            for mail in await store.read_held_mail(self.worker_id, after=self._mail_after):
+                entry = self._held.get(mail.run_id)
+                if entry is not None and not entry[1].accepts_mail:
+                    break  # it is being loaded and reads its mail itself; look again
+                self._mail_after = max(self._mail_after, mail.mail_id)
+                if entry is not None:
+                    entry[1].deliver(mail)
+        await store.wait_for_change(IDLE_POLL_S, since=mark)
+
+    # -- runs ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """How many runs it holds."""
+        return len(self._held)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a new run may be taken at once."""
+        return not self.is_draining and len(self._held) < self._settings.concurrency
+
+    def execute_fresh(self, row: RunRow, loaded: Loaded) -> None:
+        """Execute a run that was started and taken in one transaction."""
+        self._execute(row, loaded)
+
+    def _execute(self, row: RunRow, loaded: Loaded | None = None) -> None:
+        try:
+            plan = self._engine.plan_named(row.graph, row.version)
+        except NotFound as error:  # claimed by version, so this can't be
+            raise InvariantBroken(str(error)) from error
+        execution = Execution(self._engine, row, plan)
+        task = asyncio.create_task(self._supervised(execution, row, plan, loaded), name=row.run_id)
+        self._held[row.run_id] = (row, execution, task)
+
+    async def _supervised(
+        self, execution: Execution, row: RunRow, plan: GraphPlan, loaded: Loaded | None
+    ) -> None:
+        """Execute one run; whatever goes wrong with it stays with it."""
+        try:
+            await execution.run(
+                loaded if loaded is not None else await load_run(self._engine.store, row)
+            )
+        except StoreError as error:
+            log.warning("run %s: %s", row.run_id, error)
+        except DecodeFailed as error:
+            await self._park_unreadable(row, error)
+        except Exception:  # the worker's supervisor: a bug must not take the other runs along
+            log.exception(
+                "run %s: stopped by a fault of the runtime; it is taken up again", row.run_id
+            )
+        finally:
+            self._held.pop(row.run_id, None)
+            self._wake.set()
+
+    async def _park_unreadable(self, row: RunRow, error: DecodeFailed) -> None:
+        log.error("run %s (thread %s) can't be read: %s", row.run_id, row.thread, error)
+
+    def _on_dead(self, journal: Any) -> None:
+        entry = self._held.get(journal.row.run_id)
+        if entry is not None:
+            entry[1].lost()
+
+
+async def _sleep_bool(engine: Environment, delay_s: float) -> bool:
+    await engine.services.clock.sleep(delay_s)
+    return False
