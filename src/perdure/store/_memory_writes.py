@@ -5,15 +5,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.errors import InvariantBroken, NotFound, RunFinal, StartKeyReused, ThreadBusy
+from perdure.errors import InvariantBroken
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
     Append,
     Appended,
     AppendOutcome,
-    AskRow,
     AskClosed,
     AskPut,
+    AskRow,
     AskState,
     Change,
     EffectPut,
