@@ -46,6 +46,7 @@ from perdure.store.api import (
 
 _shared: dict[str, Tables] = {}
 
+Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 
@@ -243,7 +244,7 @@ class MemoryStore:
 
     # -- reading -------------------------------------------------------------------------------------
 
-    def _rows(self, table: dict[object, Row] | dict[WorkerId, Row]) -> list[Row]:
+    def _rows(self, table: dict[Key, Row]) -> list[Row]:
         self._check_open()
         with self._tables.lock:
             return list(table.values())
@@ -313,6 +314,6 @@ class MemoryStore:
     async def find_effects(self, query: EffectQuery) -> list[EffectRow]:
         """Return effects, newest change first."""
         limit = rules.limit_of(query.limit)
-        rows = self._rows(self._tables.effects)[::-1]
-        rows = [row for row in rows if rules.effect_matches(row, query)]
+        newest = self._rows(self._tables.effects)[::-1]
+        rows = [row for row in newest if rules.effect_matches(row, query)]
         return sorted(rows, key=lambda row: row.changed_at_us, reverse=True)[:limit]

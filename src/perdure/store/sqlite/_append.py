@@ -32,7 +32,7 @@ from perdure.model import (
 )
 from perdure.store import _rules as rules
 from perdure.store.sqlite import _mail, _runs
-from perdure.store.sqlite._rows import waits_of, wire_of, wire_of_waits
+from perdure.store.sqlite._rows import Row, waits_of, wire_of, wire_of_waits
 
 _FENCE = (
     "UPDATE perdure_runs SET last_seq = ? WHERE run_id = ? AND token = ? AND last_seq = ? AND status = 'running' "
@@ -77,7 +77,7 @@ def append_one(db: apsw.Connection, item: Append) -> AppendOutcome:
 
 def _fence_state(db: apsw.Connection, item: Append) -> Fenced:
     sql = "SELECT token, holder, last_seq FROM perdure_runs WHERE run_id = ?"
-    rows = db.execute(sql, (item.run_id,)).fetchall()
+    rows: list[Row] = db.execute(sql, (item.run_id,)).fetchall()
     token, holder, last_seq = rows[0] if rows else (0, None, 0)
     return Fenced(token=token, holder=holder, last_seq=last_seq)
 
@@ -87,7 +87,7 @@ def fence(
 ) -> Fenced | None:
     """Return None while the token (and the seq, if given) is the run's and it is running, else what is true."""
     sql = "SELECT token, holder, last_seq, status FROM perdure_runs WHERE run_id = ?"
-    rows = db.execute(sql, (run_id,)).fetchall()
+    rows: list[Row] = db.execute(sql, (run_id,)).fetchall()
     found, holder, last_seq, status = rows[0] if rows else (0, None, 0, "")
     holds_seq = first_seq is None or first_seq == last_seq + 1
     if found == token and status == RunStatus.RUNNING.value and holds_seq:
@@ -159,7 +159,8 @@ WHERE run_no = ? RETURNING graph, ordinal
 
 def _ended(db: apsw.Connection, run_no: int, item: Append, change: RunEnded) -> None:
     params = (change.status.value, wire_of(change.failure), change.checkpoint, change.at_us, run_no)
-    graph, ordinal = db.execute(_END, params).fetchall()[0]
+    rows: list[Row] = db.execute(_END, params).fetchall()
+    graph, ordinal = rows[0]
     db.execute("DELETE FROM perdure_mail WHERE run_no = ?", (run_no,))
     db.execute(
         "UPDATE perdure_asks SET state = 'withdrawn', answered_at_us = ? WHERE run_no = ? AND state = 'open'",

@@ -12,6 +12,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from perdure.ids import WorkerId
 from perdure.model import WorkerRow
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -63,9 +64,9 @@ class LockFolder:
             _worker_id, fd = self._held.popitem()
             os.close(fd)
 
-    def find_dead(self, rows: list[WorkerRow]) -> list[tuple[str, int]]:
+    def find_dead(self, rows: list[WorkerRow]) -> list[tuple[WorkerId, int]]:
         """Return `(worker_id, fd)` of those that are dead, each locked against other survivors by the fd."""
-        dead: list[tuple[str, int]] = []
+        dead: list[tuple[WorkerId, int]] = []
         for row in rows:
             if row.worker_id not in self._held and self._is_judged(row):
                 fd = self._try_lock(row.worker_id)

@@ -15,6 +15,7 @@ from perdure.store.sqlite._rows import (
     EFFECT_COLUMNS,
     EFFECTS_FROM,
     RUN_COLUMNS,
+    Row,
     ask_row,
     effect_row,
     run_row,
@@ -27,7 +28,7 @@ _INSERT_MAIL = "INSERT INTO perdure_mail (run_no, kind, subject, body_wire, send
 
 def deliver(db: apsw.Connection, mail: Mail) -> None:
     """Store the message and wake its run; a run that is unknown or final gets nothing."""
-    rows = db.execute(_TARGET, (mail.run_id,)).fetchall()
+    rows: list[Row] = db.execute(_TARGET, (mail.run_id,)).fetchall()
     if not rows:
         return
     run_no, status_text, waits_wire, ready_at_us = rows[0]
@@ -111,4 +112,5 @@ def decide(
 def unread_kinds(db: apsw.Connection, run_no: int, after: int) -> list[MailKind]:
     """Return the kinds of the run's unread messages with an id above `after`."""
     sql = "SELECT kind FROM perdure_mail WHERE run_no = ? AND mail_id > ?"
-    return [MailKind(row[0]) for row in db.execute(sql, (run_no, after)).fetchall()]
+    rows: list[Row] = db.execute(sql, (run_no, after)).fetchall()
+    return [MailKind(row[0]) for row in rows]

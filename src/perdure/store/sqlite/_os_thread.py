@@ -22,7 +22,7 @@ from perdure.errors import StoreUnavailable
 from perdure.model import Append, Appended, AppendOutcome
 from perdure.store.sqlite._append import append_one
 from perdure.store.sqlite._errors import map_error
-from perdure.store.sqlite._session import Call, Operation, Session
+from perdure.store.sqlite._session import Call, Operation, Session, settle_all
 from perdure.store.sqlite.limits import COALESCE_MAX
 
 Result = TypeVar("Result")
@@ -126,10 +126,14 @@ class ConnectionThread:
         return mapped
 
     def _resolve(self, calls: list[Call[Any]]) -> None:
-        self._to_loop(lambda: [call.settle() for call in calls])
+        self._to_loop(lambda: settle_all(calls))
 
     def _notify_closed(self) -> None:
-        self._to_loop(lambda: self._closed.done() or self._closed.set_result(None))
+        self._to_loop(self._set_closed)
+
+    def _set_closed(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
 
     def _to_loop(self, callback: Callable[[], object]) -> None:
         try:

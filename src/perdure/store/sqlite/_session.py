@@ -54,6 +54,12 @@ class Call(Generic[Result]):
             self.future.set_result(self.result)  # type: ignore[arg-type]  # set whenever there is no error
 
 
+def settle_all(calls: Sequence[Call[Any]]) -> None:
+    """Resolve the futures of the calls, in their loop."""
+    for call in calls:
+        call.settle()
+
+
 class Session:
     """One transaction whose body runs in the event loop; statements come in until a commit or a rollback."""
 

@@ -7,7 +7,7 @@ functions do is in the modules named after it; nothing here touches the database
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 from msgspec.structs import replace
@@ -46,9 +46,12 @@ from perdure.store.sqlite import _append, _mail, _queries, _runs
 from perdure.store.sqlite._connect import connect_reader, connect_writer
 from perdure.store.sqlite._liveness import LockFolder
 from perdure.store.sqlite._os_thread import ConnectionThread, Writer
-from perdure.store.sqlite._session import Call, Session, run_guarded
+from perdure.store.sqlite._session import Call, Operation, Session, run_guarded
 from perdure.store.sqlite._url import parse_url
 from perdure.store.sqlite.limits import POLL_S
+
+
+Result = TypeVar("Result")
 
 
 class _SessionTransaction:
@@ -61,9 +64,9 @@ class _SessionTransaction:
         return await hand_in(self._session, "execute", lambda db: run_guarded(db, sql, params))
 
 
-async def hand_in(session: Session, name: str, operation: Callable[[apsw.Connection], Any]) -> Any:
+async def hand_in(session: Session, name: str, operation: Operation[Result]) -> Result:
     """Hand a call to the session's thread and return its result."""
-    future = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
     session.put(Call(name, operation, future))
     return await future
 
@@ -158,7 +161,7 @@ class SqliteStore:
             raise StoreUnavailable(msg, path=str(self._options.path))
         return self._threads
 
-    def _read(self, name: str, operation: Callable[[apsw.Connection], Any]) -> asyncio.Future[Any]:
+    def _read(self, name: str, operation: Operation[Result]) -> asyncio.Future[Result]:
         return self._open_threads()[1].call(name, operation)
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -290,7 +293,7 @@ class SqliteStore:
 
     async def release_dead(self) -> list[WorkerId]:
         """Make the runs of workers of this host that died claimable at once; return who died."""
-        dead: list[tuple[WorkerId, int]] = await self._read(
+        dead = await self._read(
             "find_dead", lambda db: self._locks.find_dead(_queries.find_workers(db))
         )
         if not dead:
