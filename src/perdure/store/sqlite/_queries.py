@@ -18,6 +18,7 @@ from perdure.store.sqlite._rows import (
     RUN_COLUMNS,
     THREAD_COLUMNS,
     WORKER_COLUMNS,
+    Row,
     ask_row,
     effect_row,
     frame_row,
@@ -188,3 +189,12 @@ def next_ready_at(db: apsw.Connection, graphs: str) -> int | None:
     """Return the earliest `ready_at_us` of any run of these graphs (JSON)."""
     found: int | None = db.execute(_NEXT_READY, (graphs,)).get
     return found
+
+
+def check(db: apsw.Connection) -> list[str]:
+    """Return what `PRAGMA quick_check` finds wrong with the file; empty: nothing."""
+    try:
+        rows: list[Row] = db.execute("PRAGMA quick_check").fetchall()
+    except apsw.CorruptError as error:
+        return [str(error)]
+    return [str(row[0]) for row in rows if row[0] != "ok"]

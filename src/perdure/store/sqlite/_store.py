@@ -148,8 +148,7 @@ class SqliteStore:
 
     async def check(self) -> list[str]:
         """Return what `PRAGMA quick_check` finds wrong with the file; empty: nothing."""
-        rows = await self._read("check", lambda db: db.execute("PRAGMA quick_check").fetchall())
-        return [str(row[0]) for row in rows if row[0] != "ok"]
+        return await self._read("check", _queries.check)
 
     @property
     def _writer(self) -> Writer:
