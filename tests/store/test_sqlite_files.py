@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -24,7 +25,8 @@ from perdure.errors import (
     StoreUnavailable,
 )
 from perdure.ids import RunId
-from perdure.store.sqlite import SqliteStore, _os_thread
+from perdure.store.sqlite import SqliteStore, _os_thread, _runs
+from perdure.store.sqlite._due import find_due
 from perdure.store.sqlite._schema import APPLICATION_ID, SCHEMA_VERSION
 from perdure.testing import _store_kit as kit
 
@@ -208,6 +210,34 @@ async def test_failing_probe_fails_the_write_and_nothing_else(path: Path):
         assert await kit.the_run(store, row.run_id) == row
         broken.clear()
         await kit.written(store, row)
+
+
+async def test_backlog_keeps_the_order_of_claims(path: Path):
+    tenants = ["a", "b", "c"]
+    async with opened(path) as store:
+        await store.start(
+            [
+                kit.new_run(
+                    f"{i:03}",
+                    tenant=tenants[i * i % 7 % 3],
+                    priority=i % 3,
+                    created_at_us=kit.T0 + (i * 37) % 100,
+                    graph="g" if i % 5 else "h",
+                )
+                for i in range(200)
+            ]
+        )
+        graphs = _runs.graphs_json(kit.GRAPHS)
+        for limit in (1, 5, 64, 500):
+            both = [
+                await store._read(
+                    "due",
+                    partial(find_due, graphs=graphs, now_us=kit.T0 + 60, limit=limit, window=w),
+                )
+                for w in (2, 4096)
+            ]
+            assert both[0] == both[1]
+            assert len(both[0]) == min(limit, len(both[0])) > 0
 
 
 async def test_silent_transaction_is_rolled_back(path: Path, monkeypatch):

@@ -17,7 +17,8 @@ from perdure.store.sqlite._rows import (
     run_row,
     worker_params,
 )
-from perdure.store.sqlite.limits import CLAIM_WINDOW, WORKER_FORGOTTEN_US
+from perdure.store.sqlite._due import find_due
+from perdure.store.sqlite.limits import WORKER_FORGOTTEN_US
 
 _INSERT_RUN = (
     f"INSERT INTO perdure_runs ({RUN_COLUMNS}) "
@@ -27,21 +28,6 @@ INSERT_FRAME = (
     "INSERT INTO perdure_frames (run_no, first_seq, count, token, at_us, body, prev_hash, hash) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_GRAPHS = "(graph, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:graphs))"
-# Priority first; within one priority the tenants take turns, each with its oldest.
-_DUE = f"""
-WITH due AS (
-    SELECT run_no, tenant, priority, ready_at_us FROM perdure_runs
-    WHERE ready_at_us <= :now AND {_GRAPHS}
-    ORDER BY ready_at_us LIMIT {CLAIM_WINDOW}
-)
-SELECT run_no FROM (
-    SELECT run_no, priority, ready_at_us,
-        row_number() OVER (PARTITION BY priority, tenant ORDER BY ready_at_us, run_no) AS turn
-    FROM due
-)
-ORDER BY priority DESC, turn, ready_at_us, run_no LIMIT :limit
-"""
 _CLAIM = f"""
 UPDATE perdure_runs
 SET status = 'running', token = token + 1, claims = claims + 1, holder = ?, ready_at_us = ?, waits = NULL
@@ -154,9 +140,9 @@ def claim(
     lease_until_us: int,
     limit: int,
 ) -> list[RunRow]:
-    """Take up to `limit` due runs of these graphs."""
-    found = db.execute(_DUE, {"now": now_us, "graphs": graphs, "limit": limit}).fetchall()
-    return [run_row(_one(db, _CLAIM, (worker_id, lease_until_us, run_no))) for (run_no,) in found]
+    """Take up to `limit` due runs of these graphs (JSON)."""
+    found = find_due(db, graphs, now_us=now_us, limit=limit)
+    return [run_row(_one(db, _CLAIM, (worker_id, lease_until_us, run_no))) for run_no in found]
 
 
 def renew(

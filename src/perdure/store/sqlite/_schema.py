@@ -49,6 +49,8 @@ CREATE UNIQUE INDEX perdure_runs_thread ON perdure_runs (tenant, thread, ordinal
 CREATE UNIQUE INDEX perdure_runs_key ON perdure_runs (tenant, start_key)
     WHERE start_key IS NOT NULL;
 CREATE INDEX perdure_runs_ready ON perdure_runs (ready_at_us) WHERE ready_at_us IS NOT NULL;
+CREATE INDEX perdure_runs_turn ON perdure_runs (priority DESC, tenant, ready_at_us)
+    WHERE ready_at_us IS NOT NULL;
 CREATE INDEX perdure_runs_holder ON perdure_runs (holder) WHERE holder IS NOT NULL;
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent, run_id) WHERE parent IS NOT NULL;
 CREATE TABLE perdure_threads (

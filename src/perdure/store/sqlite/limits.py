@@ -10,8 +10,8 @@ BUSY_STEP_S_MAX = 0.005
 COALESCE_MAX = 512
 """Calls that may share one commit: bounds what one failed commit takes with it."""
 
-CLAIM_WINDOW = 4096
-"""Due runs that one claim looks at, oldest first: bounds its cost under a backlog."""
+CLAIM_WINDOW = 2048
+"""Due runs that one claim looks at one by one; more are a backlog, looked at by the heads of its lines."""
 
 POLL_S = 0.015
 """How often other processes' writes are looked for, while somebody waits."""
