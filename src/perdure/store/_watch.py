@@ -11,8 +11,8 @@ from perdure.clock import Clock
 class ChangeWatch:
     """Counts the writes that this store object knows of, and wakes who waits for one.
 
-    A waiter compares with the count that it has seen: what it names (`since`), else the count when the last call
-    of the same asyncio task returned, else when the last call of anybody returned.
+    A waiter compares with the count that it has seen: what it names (`since`), else the count when
+    the last call of the same asyncio task returned, else when the last call of anybody returned.
     """
 
     def __init__(self, clock: Clock, *, waiting: Callable[[], None] | None = None) -> None:
@@ -46,7 +46,7 @@ class ChangeWatch:
             _settle(waiter, changed=True)
 
     async def wait(self, timeout_s: float, since: int | None) -> bool:
-        """Return True once there was a write after what the caller has seen, False after the timeout."""
+        """Return True once there was a write that the caller has not seen."""
         task = asyncio.current_task()
         if since is None:
             since = self._returned if task is None else self._seen.get(task, self._returned)

@@ -160,7 +160,7 @@ class StartRules:
             assert [mail.kind for mail in await store.read_mail(run_id)] == [MailKind.CANCEL]
 
     async def test_cancel_hurries_a_delayed_start(self, store: Store) -> None:
-        """A run that was never claimed and is not queued becomes due by a cancel, not by a signal."""
+        """A run that was never claimed and is not queued is hurried by a cancel only."""
         row = await started(store, "a", ready_at_us=T0 + 5000)
         assert (await store.post(signal_to(row.run_id))).ready_at_us == T0 + 5000
         posted = await store.post(signal_to(row.run_id, kind=MailKind.CANCEL))

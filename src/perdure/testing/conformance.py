@@ -1,6 +1,7 @@
 """The conformance suite that every store must pass, shipped for the authors of stores.
 
-Subclass `StoreConformance` in a test file, declare the capabilities, and give a fixture `make_store`:
+Subclass `StoreConformance` in a test file, declare the capabilities, and give a fixture
+`make_store`:
 
     class TestMyStore(StoreConformance):
         capabilities = frozenset({DURABLE, CROSS_PROCESS})
@@ -9,9 +10,10 @@ Subclass `StoreConformance` in a test file, declare the capabilities, and give a
         def make_store(self, tmp_path):
             return lambda: MyStore(f"mine:///{tmp_path}/store", system_services())
 
-`make_store()` returns an unopened store object; each call within a test names the same store. A rule that needs a
-capability that is not declared is skipped with a reason that begins with `gap:`, never silently. A store that has a
-back door overrides `lose_frame`. Needs pytest and pytest-asyncio.
+`make_store()` returns an unopened store object; each call within a test names the same store. A
+rule that needs a capability that is not declared is skipped with a reason that begins with `gap:`,
+never silently. A store that has a back door overrides `lose_frame`. Needs pytest and
+pytest-asyncio.
 """
 
 from collections.abc import AsyncIterator

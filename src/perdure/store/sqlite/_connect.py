@@ -17,8 +17,8 @@ from perdure.store.sqlite.limits import BUSY_STEP_S, BUSY_STEP_S_MAX, STATEMENT_
 def busy_handler(timeout_s: float) -> Callable[[int], bool]:
     """Return a busy handler that tries again in short, growing steps until the timeout.
 
-    SQLite's own handler sleeps up to 100 ms between two tries, which is what writers of several processes
-    would then wait for a commit of half a millisecond.
+    SQLite's own handler sleeps up to 100 ms between two tries, which is what writers of several
+    processes would then wait for a commit of half a millisecond.
     """
     never = Event()
     waited_s = 0.0
@@ -38,10 +38,11 @@ def busy_handler(timeout_s: float) -> Callable[[int], bool]:
 
 
 def inspect_file(path: Path) -> None:
-    """Refuse a file at rest that is not ours or cannot be written, without leaving a trace beside it.
+    """Refuse a file at rest that is not ours or not writable, and leave no trace beside it.
 
-    A connection to a WAL database makes files next to it; an immutable one does not. It is right only for a file that
-    nobody uses: one with a journal beside it is checked by the real connection alone.
+    A connection to a WAL database makes files next to it; an immutable one does not. It is right
+    only for a file that nobody uses: one with a journal beside it is checked by the real connection
+    alone.
 
     Raises:
         StoreForeign, StoreSchemaNewer, StoreReadOnly: the file was left untouched.
@@ -70,8 +71,8 @@ def connect_writer(options: SqliteOptions) -> apsw.Connection:
     """Open or create the file, migrate it, and return the connection that writes.
 
     Raises:
-        StoreForeign, StoreSchemaNewer, StoreReadOnly, StoreUnavailable: the file was left untouched.
-        apsw.Error: the driver's error, to be mapped.
+        StoreForeign, StoreSchemaNewer, StoreReadOnly, StoreUnavailable: the file was left
+        untouched. apsw.Error: the driver's error, to be mapped.
     """
     inspect_file(options.path)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE

@@ -1,8 +1,9 @@
 """Which runs a claim takes: priority first, and within one priority the tenants take turns.
 
-Two ways to the same order. While few runs are due, all of them are looked at, by the index on `ready_at_us`. Under
-a backlog that would cost more with every run that waits: then only the heads of each tenant's line are looked at,
-by the index on (priority, tenant, ready_at_us), so that the cost follows the number of tenants.
+Two ways to the same order. While few runs are due, all of them are looked at, by the index on
+`ready_at_us`. Under a backlog that would cost more with every run that waits: then only the heads
+of each tenant's line are looked at, by the index on (priority, tenant, ready_at_us), so that the
+cost follows the number of tenants.
 """
 
 from collections.abc import Iterator

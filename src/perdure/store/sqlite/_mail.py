@@ -23,7 +23,10 @@ from perdure.store.sqlite._rows import (
 )
 
 _TARGET = "SELECT run_no, status, waits, ready_at_us FROM perdure_runs WHERE run_id = ?"
-_INSERT_MAIL = "INSERT INTO perdure_mail (run_no, kind, subject, body_wire, sender, at_us) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT_MAIL = (
+    "INSERT INTO perdure_mail (run_no, kind, subject, body_wire, sender, at_us) "
+    "VALUES (?, ?, ?, ?, ?, ?)"
+)
 
 
 def deliver(db: apsw.Connection, mail: Mail) -> None:
@@ -69,8 +72,8 @@ def answer(
     if not rules.is_answerable(row, at_us):
         return Answered(row=row, accepted=False)
     db.execute(
-        "UPDATE perdure_asks SET state = 'answered', value_wire = ?, answered_by = ?, answered_at_us = ? "
-        "WHERE ask_id = ?",
+        "UPDATE perdure_asks SET state = 'answered', value_wire = ?, answered_by = ?, "
+        "answered_at_us = ? WHERE ask_id = ?",
         (value_wire, by, at_us, ask_id),
     )
     deliver(db, rules.answer_mail(row, value_wire=value_wire, by=by, at_us=at_us))
@@ -100,7 +103,8 @@ def decide(
         return Decided(row=row, accepted=False)
     decision = rules.decision_of(happened=happened)
     db.execute(
-        "UPDATE perdure_effects SET decision = ?, decided_by = ?, changed_at_us = ? WHERE effect_id = ?",
+        "UPDATE perdure_effects SET decision = ?, decided_by = ?, changed_at_us = ? "
+        "WHERE effect_id = ?",
         (decision, by, at_us, effect_id),
     )
     mail = rules.decision_mail(row, happened=happened, result_wire=result_wire, by=by, at_us=at_us)

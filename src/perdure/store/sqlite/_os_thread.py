@@ -1,11 +1,12 @@
 """OS threads that own one connection each, and the hand-off between them and the event loop.
 
-A call travels loop -> thread through a `SimpleQueue` and back through `call_soon_threadsafe`, once per batch:
-no executor, no lock held while waiting.
+A call travels loop -> thread through a `SimpleQueue` and back through `call_soon_threadsafe`, once
+per batch: no executor, no lock held while waiting.
 
-The writer runs everything that is queued when the last commit returns in one transaction, with a savepoint
-per call, so that a call that fails takes nothing of the others with it. A failed commit fails all of them.
-A probe that raises (a simulated crash) counts as a failure of the whole transaction.
+The writer runs everything that is queued when the last commit returns in one transaction, with a
+savepoint per call, so that a call that fails takes nothing of the others with it. A failed commit
+fails all of them. A probe that raises (a simulated crash) counts as a failure of the whole
+transaction.
 """
 
 import asyncio
@@ -36,7 +37,8 @@ CRASH_POINTS: dict[str, tuple[str, str, str]] = {
         "post",  # crash-point: store.post.before, store.post.during, store.post.after
         "answer",  # crash-point: store.answer.before, store.answer.during, store.answer.after
         "decide",  # crash-point: store.decide.before, store.decide.during, store.decide.after
-        "transact",  # crash-point: store.transact.before, store.transact.during, store.transact.after
+        "transact",
+        # crash-point: store.transact.before, store.transact.during, store.transact.after
     )
 }
 """Probe names of each kind of write: before BEGIN, right before COMMIT, after COMMIT."""
@@ -77,7 +79,7 @@ class ConnectionThread:
         return future
 
     async def close(self) -> None:
-        """Finish the calls that were handed in, close the connection, end the thread. Idempotent."""
+        """Finish what was handed in, close the connection, end the thread. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._calls.put(None)
@@ -161,7 +163,8 @@ class Writer(ConnectionThread):
             connect: makes the connection, in the thread.
             probe: called with the names of crash points.
             flush_delay_s: sleep after each commit that wrote, to stand for a slow disk.
-            changed: called in the loop, before the waiters, after each commit that others may wait for.
+            changed: called in the loop, before the waiters, after each commit that others may wait
+                for.
         """
         super().__init__(f"perdure-writer {path.name}", path, connect)
         self._probe = probe
@@ -271,7 +274,7 @@ class Writer(ConnectionThread):
             self._resolve([call])
 
     def commit_session(self, db: apsw.Connection, session: Session, item: Append) -> AppendOutcome:
-        """Write the append that the body returned and commit; anything but `Appended` writes nothing."""
+        """Write the body's append and commit; anything but `Appended` writes nothing."""
         if session.failure is not None:
             raise session.failure
         outcome = append_one(db, item)
