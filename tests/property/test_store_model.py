@@ -19,6 +19,7 @@ from perdure.model import (
     MailPosted,
     MailTaken,
     OnBusy,
+    RunEnded,
     RunProgressed,
     RunReleased,
     RunSpawned,
@@ -130,6 +131,8 @@ class Script:
         else:
             row = self.pick(*running)
         changes = [self.change(row) for _ in range(self.pick(0, 1, 2))]
+        if any(isinstance(change, RunReleased | RunEnded) for change in changes[:-1]):
+            changes = changes[:1]  # a run that was let go of, or has ended, changes no more
         wrong = {"token": row.token + 1} if self.random.random() < 0.1 else {}
         return kit.appended_to(row, *changes, at_us=self.now(), **wrong)
 

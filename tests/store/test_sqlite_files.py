@@ -280,4 +280,34 @@ def test_bad_url_is_refused(url: str):
 def test_every_crash_point_is_marked():
     source = Path(_os_thread.__file__).read_text(encoding="utf-8")
     for points in _os_thread.CRASH_POINTS.values():
-        assert f"# crash-point: {', '.join(points)}" in source
+        for point in points:
+            assert f"# crash-point: {point}\n" in source
+
+
+async def test_transaction_cancelled_before_it_opened_leaves_nothing_open(path: Path):
+    async with opened(path, "?flush_delay_ms=100") as store:
+        row = await kit.taken(store, "a")
+        busy = asyncio.ensure_future(kit.started(store, "b"))
+        await asyncio.sleep(0.02)
+
+        async def body(_transaction):
+            return kit.appended_to(row)
+
+        waiting = asyncio.ensure_future(store.transact(body, run_id=row.run_id, token=row.token))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await busy
+        await kit.started(store, "c")
+        assert await kit.the_run(store, row.run_id) == row
+
+
+async def test_own_commits_do_not_move_the_data_version_of_the_writer(path: Path):
+    async with opened(path) as store, opened(path) as other:
+        await store.wait_for_change(0.01)
+        first = await store._peek_data_version()
+        await kit.started(store, "a")
+        assert await store._peek_data_version() == first
+        await kit.started(other, "b")
+        assert await store._peek_data_version() != first

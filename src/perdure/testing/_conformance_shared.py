@@ -234,8 +234,10 @@ class TransactionRules:
             "UPDATE perdure_runs SET token = 9",
             "DELETE FROM Perdure_Frames",
             "SELECT * FROM perdure_runs",
-            "CREATE TRIGGER t AFTER INSERT ON orders BEGIN DELETE FROM perdure_runs; END; "
-            "INSERT INTO orders VALUES ('fires')",
+            (
+                "CREATE TRIGGER t AFTER INSERT ON orders BEGIN DELETE FROM perdure_runs; END; "
+                "INSERT INTO orders VALUES ('fires')"
+            ),
             "COMMIT",
             "ROLLBACK",
             "SAVEPOINT x",

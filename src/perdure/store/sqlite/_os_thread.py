@@ -29,17 +29,41 @@ from perdure.store.sqlite.limits import COALESCE_MAX
 Result = TypeVar("Result")
 
 CRASH_POINTS: dict[str, tuple[str, str, str]] = {
-    name: (f"store.{name}.before", f"store.{name}.during", f"store.{name}.after")
-    for name in (
-        "start",  # crash-point: store.start.before, store.start.during, store.start.after
-        "append",  # crash-point: store.append.before, store.append.during, store.append.after
-        "claim",  # crash-point: store.claim.before, store.claim.during, store.claim.after
-        "post",  # crash-point: store.post.before, store.post.during, store.post.after
-        "answer",  # crash-point: store.answer.before, store.answer.during, store.answer.after
-        "decide",  # crash-point: store.decide.before, store.decide.during, store.decide.after
-        "transact",
-        # crash-point: store.transact.before, store.transact.during, store.transact.after
-    )
+    "start": (
+        "store.start.before",  # crash-point: store.start.before
+        "store.start.during",  # crash-point: store.start.during
+        "store.start.after",  # crash-point: store.start.after
+    ),
+    "append": (
+        "store.append.before",  # crash-point: store.append.before
+        "store.append.during",  # crash-point: store.append.during
+        "store.append.after",  # crash-point: store.append.after
+    ),
+    "claim": (
+        "store.claim.before",  # crash-point: store.claim.before
+        "store.claim.during",  # crash-point: store.claim.during
+        "store.claim.after",  # crash-point: store.claim.after
+    ),
+    "post": (
+        "store.post.before",  # crash-point: store.post.before
+        "store.post.during",  # crash-point: store.post.during
+        "store.post.after",  # crash-point: store.post.after
+    ),
+    "answer": (
+        "store.answer.before",  # crash-point: store.answer.before
+        "store.answer.during",  # crash-point: store.answer.during
+        "store.answer.after",  # crash-point: store.answer.after
+    ),
+    "decide": (
+        "store.decide.before",  # crash-point: store.decide.before
+        "store.decide.during",  # crash-point: store.decide.during
+        "store.decide.after",  # crash-point: store.decide.after
+    ),
+    "transact": (
+        "store.transact.before",  # crash-point: store.transact.before
+        "store.transact.during",  # crash-point: store.transact.during
+        "store.transact.after",  # crash-point: store.transact.after
+    ),
 }
 """Probe names of each kind of write: before BEGIN, right before COMMIT, after COMMIT."""
 
