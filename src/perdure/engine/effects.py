@@ -575,7 +575,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
 def _classify(act: Act, error: Exception) -> None:
     """Record an attempt that raised: known not to have happened, or uncertain."""
     failure = failure_of(error, act.context.task.path)
-    if isinstance(error, Rejected | act.effect.rejects):  # type: ignore[operator]
+    if isinstance(error, (Rejected, *act.effect.rejects)):
         act.refuse(failure, _retry_due(act, error, attempt=act.attempt))
         return
     if act.kind is EffectKind.KEYED and isinstance(error, act.retry.on):

@@ -111,6 +111,7 @@ class Execution:
         self.state: fold.RunState
         self.is_draining = False
         self.accepts_mail = False
+        self._is_failing = False
         self._stop_reason: str | None = None
         self._stop_failure: Failure | None = None
         self._host: asyncio.Task[None] | None = None
@@ -281,6 +282,8 @@ class Execution:
             self._settling = asyncio.create_task(self._settle())
 
     def _is_still(self) -> bool:
+        if self._is_failing:
+            return False  # it ends; what else waits in it will not keep it
         return bool(self._contexts) and all(
             context.waiting > 0 and context.active == 0 and context.held == 0
             for context in self._contexts
@@ -609,6 +612,7 @@ class Execution:
         retry_at_us = None if delay_s is None else self.now_us() + round(delay_s * 1_000_000)
         self.record(rec.NodeFailed(self.now_us(), task.path, task.attempt, failure, retry_at_us))
         if retry_at_us is None:
+            self._is_failing = True
             raise _GaveUp(failure) from error
 
     def _read_update(
