@@ -119,6 +119,7 @@ class Execution:
         self._waitings: list[_Waiting] = []
         self._mail: list[Mail] = []
         self._mail_seen = 0
+        self._mail_counted = 0
         self._generation = 0
         self._settling: asyncio.Task[None] | None = None
         self._steps = 0
@@ -210,7 +211,7 @@ class Execution:
             f"Look at 'perdure show {self.row.run_id}', then: perdure resolve {self.row.run_id} --retry"
         )
         self._stop_failure = Failure(type="AttemptsExhausted", message=message)
-        self._stop_reason = PARKED
+        self._stop(PARKED)
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -240,6 +241,9 @@ class Execution:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def _stop(self, reason: str) -> None:
+        if self._stop_reason is None:
+            # What comes from now on finds nobody who waits for it: the release must not count it.
+            self._mail_counted = self._mail_seen
         if self._stop_reason is None or reason == LOST:
             self._stop_reason = reason
         self._cancel_host()
@@ -284,6 +288,8 @@ class Execution:
     def _is_still(self) -> bool:
         if self._is_failing:
             return False  # it ends; what else waits in it will not keep it
+        if any(waiting.future.done() for waiting in self._waitings):
+            return False  # a wait is over, its node has not had its turn yet
         return bool(self._contexts) and all(
             context.waiting > 0 and context.active == 0 and context.held == 0
             for context in self._contexts
@@ -929,7 +935,7 @@ class Execution:
                 ready_at_us=ready_at_us,
                 failure=failure,
                 checkpoint=self.state.checkpoint,
-                mail_seen=self._mail_seen,
+                mail_seen=self._mail_counted,
             ),
         )
         await self.journal.barrier()
