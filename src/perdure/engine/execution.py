@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import structs
+from msgspec import Raw, structs
 
 from perdure.core import fold
 from perdure.core.merge import merge
 from perdure.core.plan import END, START, Goto, GraphPlan, NodePlan, Send
+from perdure.core.retry import backoff_s
 from perdure.engine import compensation
 from perdure.engine.context import Context
 from perdure.engine.effects import failure_of
@@ -37,7 +38,6 @@ from perdure.engine.loading import Loaded
 from perdure.engine.ports import NodePort
 from perdure.engine.queue import RunJournal
 from perdure.engine.starting import folded_defaults
-from perdure.core.retry import backoff_s
 from perdure.errors import (
     GraphInvalid,
     LeaseLost,
@@ -77,7 +77,7 @@ from perdure.store.api import RunQuery, Transaction
 WAITING, PARKED, DRAINED, CANCELLED, LOST = "waiting", "parked", "drained", "cancelled", "lost"
 
 
-class _GaveUp(Exception):  # noqa: N818  # private, caught in `run`
+class _GaveUp(Exception):  # private, caught in `run`
     """A node failed for the last time: the run fails."""
 
     def __init__(self, failure: Failure) -> None:
@@ -111,6 +111,7 @@ class Execution:
         self.state: fold.RunState
         self.is_draining = False
         self.accepts_mail = False
+        self._is_failing = False
         self._stop_reason: str | None = None
         self._stop_failure: Failure | None = None
         self._host: asyncio.Task[None] | None = None
@@ -281,6 +282,8 @@ class Execution:
             self._settling = asyncio.create_task(self._settle())
 
     def _is_still(self) -> bool:
+        if self._is_failing:
+            return False  # it ends; what else waits in it will not keep it
         return bool(self._contexts) and all(
             context.waiting > 0 and context.active == 0 and context.held == 0
             for context in self._contexts
@@ -609,6 +612,7 @@ class Execution:
         retry_at_us = None if delay_s is None else self.now_us() + round(delay_s * 1_000_000)
         self.record(rec.NodeFailed(self.now_us(), task.path, task.attempt, failure, retry_at_us))
         if retry_at_us is None:
+            self._is_failing = True
             raise _GaveUp(failure) from error
 
     def _read_update(
@@ -642,11 +646,9 @@ class Execution:
 
     def _encode_live(
         self, place: str, live: Mapping[str, tuple[str, Any]]
-    ) -> dict[str, tuple[str, rec.Raw]]:
+    ) -> dict[str, tuple[str, Raw]]:
         encode = self.engine.codec.encode
-        return {
-            name: (op, rec.Raw(encode(value, name, place))) for name, (op, value) in live.items()
-        }
+        return {name: (op, Raw(encode(value, name, place))) for name, (op, value) in live.items()}
 
     # -- the end of a step -------------------------------------------------------------------------------------------------------
 
@@ -710,10 +712,10 @@ class Execution:
 
     def _encode_fields(
         self, plan: GraphPlan, values: Mapping[str, Any], names: set[str]
-    ) -> dict[str, rec.Raw]:
+    ) -> dict[str, Raw]:
         encode = self.engine.codec.encode
         place = f"graph {plan.name!r}, field "
-        return {name: rec.Raw(encode(values[name], name, place)) for name in sorted(names)}
+        return {name: Raw(encode(values[name], name, place)) for name in sorted(names)}
 
     async def _next_specs(
         self, plan: GraphPlan, tasks: list[fold.Task], values: Mapping[str, Any]
@@ -738,7 +740,7 @@ class Execution:
         for target in targets:
             if isinstance(target, Send):
                 place = f"argument of Send({target.node!r})"
-                argument = rec.Raw(self.engine.codec.encode(target.argument, place))
+                argument = Raw(self.engine.codec.encode(target.argument, place))
                 specs.append(rec.TaskSpec(target.node, 1, argument))
             elif target != END:
                 specs.append(rec.TaskSpec(target))

@@ -433,7 +433,7 @@ class Runtime:
         open: bool = True,
         *,
         run_id: str | None = None,
-        tenant: str | None = None,  # noqa: A002, FBT001, FBT002  # of the public API
+        tenant: str | None = None,  # of the public API
     ) -> list[views.Ask]:
         """Return questions to people, oldest first; `open`: only those without an answer."""
         query = AskQuery(
