@@ -548,7 +548,7 @@ class Execution:
         self, scope: fold.Scope, plan: GraphPlan, node: NodePlan, task: fold.Task, context: Context
     ) -> Any:
         values = scope.values or {}
-        if task.spec.argument is not None:
+        if task.spec.is_sent:
             argument = self.engine.codec.decode(task.spec.argument)
         else:
             argument = plan.build_state(values)
@@ -747,7 +747,7 @@ class Execution:
             if isinstance(target, Send):
                 place = f"argument of Send({target.node!r})"
                 argument = Raw(self.engine.codec.encode(target.argument, place))
-                specs.append(rec.TaskSpec(target.node, 0, argument))
+                specs.append(rec.TaskSpec(target.node, 1, argument))
             elif target != END:
                 specs.append(rec.TaskSpec(target))
         return self._numbered(specs)
@@ -758,7 +758,7 @@ class Execution:
         counts: dict[str, int] = {}
         plain: set[str] = set()
         for spec in specs:
-            if spec.argument is None:
+            if not spec.is_sent:
                 if spec.node not in plain:
                     plain.add(spec.node)
                     numbered.append(spec)
@@ -804,7 +804,7 @@ class Execution:
     def _subgraph_input(
         self, outer: fold.Scope, plan: GraphPlan, task: fold.Task
     ) -> dict[str, Any]:
-        if task.spec.argument is not None:
+        if task.spec.is_sent:
             return plan.read_input(self.engine.codec.decode(task.spec.argument), True)
         values = outer.values or {}
         return {name: values[name] for name in plan.channels if name in values}
