@@ -488,7 +488,8 @@ async def _reconcile(act: Act) -> tuple[bool, Any]:
         if isinstance(found, Found):
             return True, act.confirm(found.result, via="reconcile")
         if isinstance(found, Absent):
-            return False, _absent(act)
+            _absent(act)
+            return False, None
         reason = found.reason if isinstance(found, Unknown) else f"reconcile returned {found!r}"
         failure = Failure(
             type="Unknown", message=str(reason)[:ERROR_CHARS_MAX], node=act.context.task.path

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from perdure.core import fold
+from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment
-from perdure.model import Change, Mail, MailKind, RunRow, Wait
+from perdure.engine.queue import RunJournal
+from perdure.model import Change, Failure, Mail, MailKind, RunRow, Wait
 from perdure.model.records import Record
 from perdure.store.api import Transaction
 
@@ -75,6 +77,56 @@ class RunPort(Protocol):
         """Run body in a transaction of the store; what it returns is committed with it."""
 
 
+class HeldRun(RunPort, Protocol):
+    """A held run, as the parts of its execution see it."""
+
+    plan: GraphPlan
+    state: fold.RunState
+    journal: RunJournal
+    is_draining: bool
+    is_failing: bool
+    stop_reason: str | None
+    stop_failure: Failure | None
+
+    @property
+    def waits(self) -> "WaitsPort":
+        """Its open waits."""
+
+    @property
+    def sandbox_use(self) -> "SandboxPort":
+        """Its use of the thread's sandbox."""
+
+    def stop(self, reason: str) -> None:
+        """Stop the host for a reason."""
+
+
+class WaitsPort(Protocol):
+    """The open waits of a held run."""
+
+    mail_counted: int
+
+    @property
+    def contexts(self) -> set[Any]:
+        """The node executions under way."""
+
+    @property
+    def open(self) -> list[Any]:
+        """The open waits, each with a `wait`."""
+
+
+class SandboxPort(Protocol):
+    """The sandbox of a held run's thread."""
+
+    async def leave(self, context: "NodePort") -> None:
+        """Take a snapshot and let others in, if this node execution has the sandbox."""
+
+    def abandon(self, context: "NodePort") -> None:
+        """Let others in without a snapshot, if this node execution has the sandbox."""
+
+    async def leave_waiting(self) -> None:
+        """The same for whoever has it, before the run is released."""
+
+
 class NodePort(Protocol):
     """A node execution, as its acts see it."""
 
@@ -102,3 +154,20 @@ class NodePort(Protocol):
 
     def find(self, identity: str) -> fold.Call | None:
         """Return the recorded act and note that it was asked for."""
+
+
+WAITING, PARKED, DRAINED, CANCELLED, LOST = "waiting", "parked", "drained", "cancelled", "lost"
+"""Why a host is stopped before its graph has ended."""
+
+
+class GaveUp(Exception):  # private to the engine: caught by the supervisor
+    """A node failed for the last time: the run fails."""
+
+    def __init__(self, failure: Failure) -> None:
+        """Carry the failure to the supervisor."""
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Drained(BaseException):
+    """The run reached a boundary while its worker drains. Not an Exception: no node may catch it."""

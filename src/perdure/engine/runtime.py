@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from perdure.clock import Services, system_services
+from perdure.codec import decode_record, split_frame
 from perdure.core import fold
 from perdure.core.fold import RunState
 from perdure.engine import _answers, views
@@ -219,7 +220,7 @@ class Runtime:
             StartKeyReused: the key was used with another input.
             ThreadBusy: on_busy="reject" and the thread has an unfinished run.
         """
-        new, plan_known = await self._prepare(
+        new = await self._prepare(
             graph,
             input,
             thread=thread,
@@ -229,7 +230,6 @@ class Runtime:
             delay=delay,
             on_busy=on_busy,
         )
-        del plan_known
         started = await self._start(new)
         return Run(self, started.row.run_id, started.row.thread)
 
@@ -244,11 +244,11 @@ class Runtime:
         priority: int,
         delay: dt.timedelta | float | None,
         on_busy: OnBusy | str,
-    ) -> tuple[NewRun, bool]:
+    ) -> NewRun:
         engine = self.engine
         plan = engine.plan_of(graph)
         is_first = thread is None or await self._is_new(tenant, thread)
-        new = new_run(
+        return new_run(
             engine,
             plan,
             given,
@@ -261,7 +261,6 @@ class Runtime:
             is_first=is_first,
             take=self.worker is not None and self.worker.has_room,
         )
-        return new, is_first
 
     async def _is_new(self, tenant: str, thread: str) -> bool:
         row = await self.engine.store.read_thread(TenantId(tenant), ThreadId(thread))
@@ -270,20 +269,18 @@ class Runtime:
     async def _start(self, new: NewRun) -> Started:
         started = await self.engine.starts.submit(new)
         if started.taken and self.worker is not None:
-            self.worker.execute_fresh(started.row, await self._fresh(new, started.row))
+            self.worker.execute_fresh(started.row, self._fresh(new, started.row))
         elif started.created:
             self.engine.poke()
         return started
 
-    async def _fresh(self, new: NewRun, row: RunRow) -> Loaded | None:  # type: ignore[return]
+    @staticmethod
+    def _fresh(new: NewRun, row: RunRow) -> Loaded | None:
         """Return the new run's state without reading it back, if it is the first of its thread."""
         if row.ordinal != 1:
             return None
-        from perdure.codec import decode_record, split_frame  # noqa: PLC0415
-
         state = RunState(row.run_id)
-        encoded = split_frame(new.first_body)[0]
-        fold.apply(state, decode_record(encoded))
+        fold.apply(state, decode_record(split_frame(new.first_body)[0]))
         return Loaded(state, new.first_hash, len(new.first_body))
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -400,7 +397,7 @@ class Runtime:
         )
         plan = engine.plan_named(run.graph, run.version)
         values = engine.decode_cells(cells)
-        values.update(plan.read_input(dict(update or {}), False))
+        values.update(plan.read_input(dict(update or {}), False))  # noqa: FBT003  # the plan's form: is_first
         now_us = engine.now_us()
         run_id = engine.services.ids.new("r", now_us)
         writes = {

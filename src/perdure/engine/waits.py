@@ -118,7 +118,7 @@ async def ask(
 ) -> Answer:
     """Open the ask once and wait for its one answer."""
     run, task = context.run, context.task
-    if not isinstance(question, str) or not question:
+    if not question:
         msg = f"ctx.ask: the question must be a non-empty text, not {question!r}"
         raise UsageError(msg)
     json_schema = _answers.schema_of(schema)

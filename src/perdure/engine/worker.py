@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment
 from perdure.engine.execution import Execution
 from perdure.engine.limits import (
@@ -240,7 +239,7 @@ class Worker:
         """Whether a new run may be taken at once."""
         return not self.is_draining and len(self._held) < self._settings.concurrency
 
-    def execute_fresh(self, row: RunRow, loaded: Loaded) -> None:
+    def execute_fresh(self, row: RunRow, loaded: Loaded | None) -> None:
         """Execute a run that was started and taken in one transaction."""
         self._execute(row, loaded)
 
@@ -250,12 +249,10 @@ class Worker:
         except NotFound as error:  # claimed by version, so this can't be
             raise InvariantBroken(str(error)) from error
         execution = Execution(self._engine, row, plan)
-        task = asyncio.create_task(self._supervised(execution, row, plan, loaded), name=row.run_id)
+        task = asyncio.create_task(self._supervised(execution, row, loaded), name=row.run_id)
         self._held[row.run_id] = (row, execution, task)
 
-    async def _supervised(
-        self, execution: Execution, row: RunRow, plan: GraphPlan, loaded: Loaded | None
-    ) -> None:
+    async def _supervised(self, execution: Execution, row: RunRow, loaded: Loaded | None) -> None:
         """Execute one run; whatever goes wrong with it stays with it."""
         try:
             await execution.run(
