@@ -1,4 +1,7 @@
-"""How the holding of a run ends: succeeded, failed, cancelled, or released to wait, for a person, for another worker."""
+"""How the holding of a run ends.
+
+succeeded, failed, cancelled, or released to wait, for a person, for another worker.
+"""
 
 from msgspec import structs
 
@@ -66,7 +69,10 @@ def _release_terms(
 
 
 async def conclude_failed(run: HeldRun, failure: Failure) -> None:
-    """End the run as failed; what was in flight is uncertain, what is to be countered is countered."""
+    """End the run as failed.
+
+    what was in flight is uncertain, what is to be countered is countered.
+    """
     await _mark_uncertain(run, "the run failed while it was under way")
     if run.plan.compensates_on_failure:
         await compensation.compensate(run)
@@ -131,7 +137,10 @@ async def _lose_effect(run: HeldRun, task: fold.Task, call: fold.Call, reason: s
 async def conclude(
     run: HeldRun, status: RunStatus, failure: Failure | None, also: list[MailPosted] | None = None
 ) -> None:
-    """End the run with a final status, durable when this returns; `also`: messages posted in the same commit."""
+    """End the run with a final status, durable when this returns.
+
+    `also`: messages posted in the same commit.
+    """
     now_us = run.now_us()
     mail = None
     if run.row.parent is not None:

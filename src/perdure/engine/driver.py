@@ -1,7 +1,7 @@
 """Drives a held run's graph, super-step by super-step, subgraphs included.
 
-A step with one node runs inline in the host: a node that does nothing outside costs no task and no wait. The nodes of a
-wider step run as tasks of their own; each outcome is recorded as it comes.
+A step with one node runs inline in the host: a node that does nothing outside costs no task and no
+    wait. The nodes of a wider step run as tasks of their own; each outcome is recorded as it comes.
 """
 
 import asyncio
@@ -48,7 +48,8 @@ class GraphDriver:
         Raises:
             GaveUp: a node failed for the last time.
             Drained: the worker drains and a boundary was reached.
-            PerdureError: the graph does not fit the run (unknown node, step limit, clashing updates).
+            PerdureError: the graph does not fit the run (unknown node, step limit, clashing
+                updates).
         """
         root = self._run.state.root
         root.values = self.engine.decode_cells(root.cells)
@@ -81,7 +82,8 @@ class GraphDriver:
         while scope.tasks:
             if scope.step > plan.step_limit:
                 msg = (
-                    f"graph {plan.name!r} took {plan.step_limit} steps and wants more; does a loop never end? "
+                    f"graph {plan.name!r} took {plan.step_limit} steps and wants more; does a "
+                    "loop never end? "
                     f"Raise Graph(step_limit=...) if it is meant."
                 )
                 raise StepLimitReached(msg, run_id=self._run.row.run_id, step_limit=plan.step_limit)
@@ -100,7 +102,10 @@ class GraphDriver:
                 await self._breathe()
 
     async def _breathe(self) -> None:
-        """Let others have a turn; stop here if the worker drains; wait for commits that are far behind."""
+        """Let others have a turn.
+
+        stop here if the worker drains; wait for commits that are far behind.
+        """
         if self._run.is_draining:
             raise Drained
         await self._run.keep_up()
@@ -134,13 +139,14 @@ class GraphDriver:
         finally:
             ringing.cancel()
 
-    # -- one node ----------------------------------------------------------------------------------------------------------------
+    # -- one node ----------------------------------------------------------------------------------
 
     async def _run_task(self, scope: fold.Scope, plan: GraphPlan, task: fold.Task) -> None:
         node = plan.nodes.get(task.spec.node)
         if node is None:
             msg = (
-                f"graph {plan.name!r} v{plan.version} has no node {task.spec.node!r} any more, where run "
+                f"graph {plan.name!r} v{plan.version} has no node {task.spec.node!r} any more, "
+                "where run "
                 f"{self._run.row.run_id!r} stands; run it with the version that it was started with"
             )
             raise GraphInvalid(msg, node=task.spec.node)
@@ -194,7 +200,8 @@ class GraphDriver:
             self._node_failed(node, task, error)
             return False
         if self._run.stop_reason is not None:
-            raise asyncio.CancelledError  # the node swallowed its cancellation; it will be executed again
+            # The node swallowed its cancellation; it will be executed again.
+            raise asyncio.CancelledError
         await self._run.sandbox_use.leave(context)
         # crash-point: node.finish.before
         self.engine.services.probe("node.finish.before")
@@ -245,7 +252,10 @@ class GraphDriver:
             context.active -= 1
 
     async def _within(self, working: Awaitable[Any], node: NodePlan, context: Context) -> Any:
-        """Await a node attempt within its timeout, on the engine's clock; time spent waiting does not count."""
+        """Await a node attempt within its timeout, on the engine's clock.
+
+        time spent waiting does not count.
+        """
         work = asyncio.ensure_future(working)
         left_s = node.timeout_s or 0.0
         clock = self.engine.services.clock
@@ -295,7 +305,8 @@ class GraphDriver:
             return {}, goto
         if not isinstance(returned, Mapping):
             msg = (
-                f"graph {plan.name!r}, node {node.name!r} returned {type(returned).__name__}; return a dict of the "
+                f"graph {plan.name!r}, node {node.name!r} returned {type(returned).__name__}; "
+                "return a dict of the "
                 f"changed fields, None, or Goto(node, update)"
             )
             raise UpdateInvalid(msg, graph=plan.name, node=node.name)
@@ -304,7 +315,10 @@ class GraphDriver:
             channel = plan.channels.get(name)
             if channel is None:
                 known = ", ".join(plan.channels)
-                msg = f"graph {plan.name!r}, node {node.name!r} returned field {name!r}; the state has: {known}"
+                msg = (
+                    f"graph {plan.name!r}, node {node.name!r} returned field {name!r}; the state "
+                    f"has: {known}"
+                )
                 raise UpdateInvalid(msg, graph=plan.name, node=node.name, field=str(name))
             live[name] = (
                 channel.op.value,
@@ -318,7 +332,7 @@ class GraphDriver:
         encode = self.engine.codec.encode
         return {name: (op, Raw(encode(value, name, place))) for name, (op, value) in live.items()}
 
-    # -- the end of a step -------------------------------------------------------------------------------------------------------
+    # -- the end of a step -------------------------------------------------------------------------
 
     async def _commit_step(self, scope: fold.Scope, plan: GraphPlan) -> None:
         tasks = list(scope.tasks.values())
@@ -403,7 +417,10 @@ class GraphDriver:
         return self._numbered([*specs, *self._specs(targets)])
 
     def _specs(self, targets: "list[str | Send] | tuple[str | Send, ...]") -> list[rec.TaskSpec]:
-        """Return what to run next: a node named twice runs once, each Send is an execution of its own."""
+        """Return what to run next.
+
+        a node named twice runs once, each Send is an execution of its own.
+        """
         specs: list[rec.TaskSpec] = []
         for target in targets:
             if isinstance(target, Send):
@@ -429,7 +446,7 @@ class GraphDriver:
             numbered.append(rec.TaskSpec(spec.node, counts[spec.node], spec.argument))
         return numbered
 
-    # -- subgraphs -----------------------------------------------------------------------------------------------------------------
+    # -- subgraphs ---------------------------------------------------------------------------------
 
     async def _run_subgraph(
         self, outer: fold.Scope, plan: GraphPlan, task: fold.Task
@@ -451,7 +468,7 @@ class GraphDriver:
         elif scope.values is None:
             self._restore_scope(scope, given)
         await self._drive_scope(scope, plan)
-        return self._subgraph_update(outer, plan, scope)
+        return self._subgraph_update(outer, scope)
 
     def _first_of(self, plan: GraphPlan, values: Mapping[str, Any]) -> list[rec.TaskSpec]:
         """Return the tasks of step 1; conditional edges from START are decided on the input."""
@@ -484,9 +501,8 @@ class GraphDriver:
         scope.cells = {}
         scope.writes = [(name, op, decode(raw)) for name, op, raw in scope.writes]
 
-    def _subgraph_update(
-        self, outer: fold.Scope, plan: GraphPlan, scope: fold.Scope
-    ) -> dict[str, tuple[str, Any]]:
+    def _subgraph_update(self, outer: fold.Scope, scope: fold.Scope) -> dict[str, tuple[str, Any]]:
+        """Return what the subgraph's nodes wrote to fields that the outer graph has, in order."""
         update: dict[str, tuple[str, Any]] = {}
         outer_plan = self._plan_of_scope(outer)
         for name, op, value in scope.writes:
@@ -521,7 +537,8 @@ _SIZED = frozenset({list, dict, set})
 
 def _mutated(path: str, name: str, before: int, after: int) -> StateMutated:
     msg = (
-        f"node {path!r} changed state field {name!r} in place (it had {before} items, now {after}); return it as an update "
+        f"node {path!r} changed state field {name!r} in place (it had {before} items, now "
+        f"{after}); return it as an update "
         f"instead, e.g. return {{{name!r}: ...}}. Nothing of the node was recorded as its update."
     )
     return StateMutated(msg, node=path, field=name)

@@ -1,12 +1,13 @@
 """One held run: from its claim to the next release.
 
-Theory: a supervisor (`run`) takes the loaded state, lets the driver take the graph through its steps in a task of its
-own (the host), and concludes: finished, failed, cancelled, waiting, parked, drained, or lost. Whatever stops the host
-early says why (`stop`) and cancels it; nothing else unwinds a node, so that user code can't swallow it as an ordinary
-exception.
+Theory: a supervisor (`run`) takes the loaded state, lets the driver take the graph through its
+    steps in a task of its own (the host), and concludes: finished, failed, cancelled, waiting,
+    parked, drained, or lost. Whatever stops the host early says why (`stop`) and cancels it;
+    nothing else unwinds a node, so that user code can't swallow it as an ordinary exception.
 
-Invariants: state changes only by records (`record`: queued and applied together); nothing is concluded as durable
-without a barrier; after the lease is lost nothing is written or dispatched.
+Invariants: state changes only by records (`record`: queued and applied together); nothing is
+    concluded as durable without a barrier; after the lease is lost nothing is written or
+    dispatched.
 """
 
 import asyncio
@@ -146,13 +147,15 @@ class Execution:
 
     def _park_exhausted(self) -> None:
         message = (
-            f"claimed {self.row.claims} times without finishing a step; its code may kill the worker. "
-            f"Look at 'perdure show {self.row.run_id}', then: perdure resolve {self.row.run_id} --retry"
+            f"claimed {self.row.claims} times without finishing a step; its code may kill the "
+            "worker. "
+            f"Look at 'perdure show {self.row.run_id}', then: perdure resolve {self.row.run_id} "
+            "--retry"
         )
         self.stop_failure = Failure(type="AttemptsExhausted", message=message)
         self.stop(PARKED)
 
-    # -- records -----------------------------------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------
 
     def record(self, record: rec.Record, *changes: Change) -> None:
         """Apply a record and queue it with its changes."""
@@ -177,7 +180,7 @@ class Execution:
         self.engine.on_lost(self.row, error)
         self.stop(LOST)
 
-    # -- stopping ------------------------------------------------------------------------------------------------------
+    # -- stopping ----------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
         """Stop the host for a reason; the first reason stands, but a lost lease overrides it."""
@@ -213,11 +216,14 @@ class Execution:
         if self.stop_reason is None and self.journal.error is None and self.engine.is_lease_safe():
             return
         if self.stop_reason is None:
-            msg = f"run {self.row.run_id!r}: the lease could not be renewed in time; nothing was dispatched"
+            msg = (
+                f"run {self.row.run_id!r}: the lease could not be renewed in time; nothing was "
+                "dispatched"
+            )
             self.lose(LeaseLost(msg, run_id=self.row.run_id))
         raise asyncio.CancelledError
 
-    # -- waiting and mail -----------------------------------------------------------------------
+    # -- waiting and mail --------------------------------------------------------------------------
 
     def touch(self) -> None:
         """Something moved; look whether the whole run waits now."""
@@ -243,7 +249,7 @@ class Execution:
         """Take one message in. Idempotent by its id."""
         self.waits.deliver(mail)
 
-    # -- transactions and the sandbox ------------------------------------------------------------------------------------------------
+    # -- transactions and the sandbox --------------------------------------------------------------
 
     async def transact(
         self, body: Callable[[Transaction], Awaitable[tuple[rec.Record, Change]]]

@@ -1,4 +1,4 @@
-"""What the parts of the engine need of each other, as protocols, so that no two modules import each other."""
+"""What the parts of the engine need of each other, so that no two modules import each other."""
 
 import datetime as dt
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,10 @@ class RunPort(Protocol):
         """Return the time."""
 
     def record(self, record: Record, *changes: Change) -> None:
-        """Apply a record to the state and add it to the journal, with its changes. Not durable yet."""
+        """Apply a record to the state and add it to the journal, with its changes.
+
+        Not durable yet.
+        """
 
     async def barrier(self) -> None:
         """Return when everything recorded is durable; never returns once the lease is lost."""
@@ -51,7 +54,7 @@ class RunPort(Protocol):
         """Return when the wait is due; releases the run when all of it waits."""
 
     async def wait_for_mail(self, context: "NodePort", wait: Wait, kind: MailKind) -> Mail | None:
-        """Return the message that the wait names (kind and subject), or None when it is due first."""
+        """Return the message that the wait names, or None when it is due first."""
 
     async def find_mail(self, kind: MailKind, subject: str) -> Mail | None:
         """Read the mail again and return the first such message, or None."""
@@ -63,7 +66,10 @@ class RunPort(Protocol):
         """Stop the run and leave it to a person. Does not return (CancelledError)."""
 
     def check_dispatch(self) -> None:
-        """Return if a new outside effect may be dispatched; else stop this execution (CancelledError)."""
+        """Return if a new outside effect may be dispatched.
+
+        else stop this execution (CancelledError).
+        """
 
     def touch(self) -> None:
         """Say that something in the run moved."""
@@ -170,4 +176,7 @@ class GaveUp(Exception):  # private to the engine: caught by the supervisor
 
 
 class Drained(BaseException):
-    """The run reached a boundary while its worker drains. Not an Exception: no node may catch it."""
+    """The run reached a boundary while its worker drains.
+
+    Not an Exception: no node may catch it.
+    """

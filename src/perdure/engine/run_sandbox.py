@@ -68,7 +68,10 @@ class RunSandbox:
             await self.leave(self._owner)
 
     def abandon(self, context: NodePort) -> None:
-        """Let others in without a snapshot: the execution ended badly, its files are dropped by the next `enter`."""
+        """Let others in without a snapshot.
+
+        the execution ended badly, its files are dropped by the next `enter`.
+        """
         if self._owner is context:
             self._owner = None
             self._gate.release()

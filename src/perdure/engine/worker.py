@@ -1,8 +1,9 @@
 """A worker: claims runs, executes them, renews their leases, notices the dead, drains.
 
-Loops, each a task: *claim* (whenever something changed, something is due, or a slot is free), *heartbeat* (renews all leases
-in one statement, watches for lost ones), *liveness* (notices workers of this host that died) and *mail* (hands messages to
-runs that are held). A fault of the store stops none of them: it is reported, and tried again.
+Loops, each a task: *claim* (whenever something changed, something is due, or a slot is free),
+    *heartbeat* (renews all leases in one statement, watches for lost ones), *liveness* (notices
+    workers of this host that died) and *mail* (hands messages to runs that are held). A fault of
+    the store stops none of them: it is reported, and tried again.
 """
 
 import asyncio
@@ -69,7 +70,7 @@ class Worker:
         self._mail_after = 0
         self.is_draining = False
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Register the worker and begin to claim."""
@@ -98,7 +99,10 @@ class Worker:
         ]
 
     async def drain(self, window_s: float | None = None) -> None:
-        """Stop claiming, let nodes reach a boundary within the window, release every lease, stop. Idempotent."""
+        """Stop claiming, let nodes reach a boundary within the window, release every lease, stop.
+
+        Idempotent.
+        """
         if self.is_draining:
             return
         self.is_draining = True
@@ -138,10 +142,13 @@ class Worker:
         except StoreError as error:
             log.warning("worker %s could not sign off: %s", self.worker_id, error)
 
-    # -- loops -----------------------------------------------------------------------------------------------------------
+    # -- loops -------------------------------------------------------------------------------------
 
     async def _for_ever(self, name: str, once: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a loop's body; a fault of the store is reported once in a while and tried again."""
+        """Repeat a loop's body.
+
+        a fault of the store is reported once in a while and tried again.
+        """
         failures = 0
         while True:
             try:
@@ -227,7 +234,7 @@ class Worker:
                     entry[1].deliver(mail)
         await store.wait_for_change(IDLE_POLL_S, since=mark)
 
-    # -- runs ----------------------------------------------------------------------------------------------------------------
+    # -- runs --------------------------------------------------------------------------------------
 
     @property
     def held(self) -> int:
