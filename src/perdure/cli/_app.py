@@ -1,7 +1,9 @@
 """The commands put together, and what every one of them does with an error."""
 
+import inspect
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -23,20 +25,29 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (
-    _executing.run,
-    _executing.start,
-    _executing.worker,
-    _reading.ps,
-    _reading.show,
-    _reading.history,
-    _deciding.approve,
-    _deciding.signal,
-    _deciding.resolve,
-    _deciding.cancel,
-    _checking.doctor,
-):
-    app.command(command.__name__)(command)
+COMMANDS: dict[Callable[..., None], str] = {
+    _executing.run: "Start a run and execute it here.",
+    _executing.start: "Store a run for a worker to execute.",
+    _executing.worker: "Execute runs until told to stop.",
+    _reading.ps: "List runs, or workers.",
+    _reading.show: "Show one run and what to do next.",
+    _reading.history: "List a thread's checkpoints.",
+    _deciding.approve: "Answer a question, or list the open ones.",
+    _deciding.signal: "Send a run a signal.",
+    _deciding.resolve: "Decide an uncertain effect or parked run.",
+    _deciding.cancel: "Ask a run to cancel.",
+    _checking.doctor: "Scan the store for runs that are stuck.",
+}
+"""Every command with what the list of commands says about it."""
+
+
+def _help(function: Callable[..., None]) -> str:
+    r"""Return the docstring as help text; the letters `\b` mark a paragraph that keeps its lines."""
+    return inspect.cleandoc(function.__doc__ or "").replace("\\b", "\b")
+
+
+for _function, _summary in COMMANDS.items():
+    app.command(_function.__name__, help=_help(_function), short_help=_summary)(_function)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer's form
@@ -45,8 +56,8 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer's form
         raise typer.Exit
 
 
-@app.callback()
 def perdure(
+    *,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
@@ -61,6 +72,9 @@ def perdure(
       perdure ps --all
     """
     del version
+
+
+app.callback(help=_help(perdure))(perdure)
 
 
 def run(arguments: list[str]) -> int:
