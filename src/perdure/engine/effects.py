@@ -1,10 +1,11 @@
-"""Effects: do what a node asks of the outside once, and find out what became of it when nobody knows.
+"""Effects: do once what a node asks of the outside, and find out when nobody knows.
 
-Theory, by kind (DESIGN section 5). An outside effect (keyed, lookup, once) goes: intent durable -> dispatch -> result. An
-exception of the call does not say whether the act happened, unless it is `Rejected` or of a class that the effect `rejects`;
-else the effect is *uncertain*, and is resent under the same key (keyed), looked up (lookup) or left to a person
-(once). A pure or contained effect leaves nothing outside, so its exception is a plain failure. A transaction
-commits together with its record.
+Theory, by kind (DESIGN section 5). An outside effect (keyed, lookup, once) goes: intent durable ->
+dispatch -> result. An exception of the call does not say whether the act happened, unless it is
+`Rejected` or of a class that the effect `rejects`; else the effect is *uncertain*, and is resent
+under the same key (keyed), looked up (lookup) or left to a person (once). A pure or contained
+effect leaves nothing outside, so its exception is a plain failure. A transaction commits together
+with its record.
 
 Crash points lie between every two durable writes; the fault tests kill the process at each.
 """
@@ -15,10 +16,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import Raw, structs
 
 from perdure.clock import Rng
-from perdure.core import fold
 from perdure.core.identity import effect_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.engine.limits import (
@@ -72,7 +72,7 @@ class Act:
     def __init__(
         self,
         context: NodePort,
-        effect: Effect,
+        effect: Effect[Any, Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         key: str | None,
@@ -142,12 +142,12 @@ class Act:
             changed_at_us=now_us,
         )
 
-    # -- facts -----------------------------------------------------------------------------------------------------
+    # -- facts -------------------------------------------------------------------------------------
 
     def intend(self) -> None:
         """Record the intent of the next attempt."""
         attempt = self.attempt + 1
-        request = rec.Raw(self.run.engine.codec.encode(self.request, "effect arguments"))
+        request = Raw(self.run.engine.codec.encode(self.request, "effect arguments"))
         path = self.context.task.path
         record = rec.EffectIntended(
             self.run.now_us(),
@@ -198,7 +198,7 @@ class Act:
             self.effect_id,
             self.effect.name,
             self.kind.value,
-            rec.Raw(encoded),
+            Raw(encoded),
             max(self.attempt, 1),
             via,
             by,
@@ -263,7 +263,10 @@ class Act:
         failure = self.call.failure if self.call is not None else None
         reason = f"{failure.type}: {failure.message}" if failure is not None else "did not happen"
         name, path = self.effect.name, self.context.task.path
-        msg = f"effect {name!r} of node {path!r} did not happen after {max(self.attempt, 1)} attempt(s): {reason}"
+        msg = (
+            f"effect {name!r} of node {path!r} did not happen after {max(self.attempt, 1)} "
+            f"attempt(s): {reason}"
+        )
         return EffectFailed(msg, run_id=self.run.row.run_id, effect=name, effect_id=self.effect_id)
 
     def refresh(self) -> None:
@@ -275,7 +278,7 @@ class Act:
 
 async def call(
     context: NodePort,
-    effect: Effect,
+    effect: Effect[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     key: str | None,
@@ -297,7 +300,7 @@ async def call(
     return await _inside(act)
 
 
-# -- pure and contained --------------------------------------------------------------------------------------------
+# -- pure and contained ----------------------------------------------------------------------------
 
 
 async def _inside(act: Act) -> Any:
@@ -308,7 +311,9 @@ async def _inside(act: Act) -> Any:
             await act.run.enter_sandbox(act.context)
         try:
             value = await _dispatch(act)
-        except Exception as error:  # noqa: BLE001  # the supervisor of effects: recorded, then raised as EffectFailed
+        except (
+            Exception
+        ) as error:  # the supervisor of effects: recorded, then raised as EffectFailed
             due_us = _retry_due(act, error, attempt=act.attempt + 1)
             act.refuse(failure_of(error, act.context.task.path), due_us)
             if due_us is None:
@@ -327,7 +332,7 @@ def _retry_due(act: Act, error: Exception, *, attempt: int) -> int | None:
 
 
 def retry_after_of(error: BaseException) -> float | None:
-    """Return the seconds that the other side asked to wait, from `Rejected` or an HTTP `Retry-After` header."""
+    """Return the seconds to wait that `Rejected` or an HTTP `Retry-After` header asks for."""
     given = getattr(error, "retry_after_s", None)
     if given is None:
         headers = getattr(getattr(error, "response", None), "headers", None)
@@ -339,7 +344,7 @@ def retry_after_of(error: BaseException) -> float | None:
         return None  # a date form: the backoff alone decides
 
 
-# -- transaction ---------------------------------------------------------------------------------------------------------
+# -- transaction -----------------------------------------------------------------------------------
 
 
 async def _transaction(act: Act) -> Any:
@@ -348,7 +353,7 @@ async def _transaction(act: Act) -> Any:
         await _wait_until_due(act)
         try:
             value = await _in_transaction(act)
-        except Exception as error:  # noqa: BLE001  # rolled back: known not to have happened
+        except Exception as error:  # rolled back: known not to have happened
             due_us = _retry_due(act, error, attempt=act.attempt + 1)
             act.refuse(failure_of(error, act.context.task.path), due_us)
             if due_us is None:
@@ -378,7 +383,7 @@ async def _in_transaction(act: Act) -> Any:
     return results[0]
 
 
-# -- outside ---------------------------------------------------------------------------------------------------------------
+# -- outside ---------------------------------------------------------------------------------------
 
 
 async def _outside(act: Act) -> Any:
@@ -422,7 +427,8 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
             return False, None
         if first.args_digest != act.digest or first.name != act.effect.name:
             msg = (
-                f"business key {act.business_key!r} was used by effect {first.name!r} of run {first.run_id!r} with other "
+                f"business key {act.business_key!r} was used by effect {first.name!r} of run "
+                f"{first.run_id!r} with other "
                 f"arguments; nothing was sent. Use another key, or the same arguments."
             )
             raise EffectKeyReused(
@@ -435,7 +441,10 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
             act.run.record(record)
             return True, value
         if first.state == EffectState.FAILED:
-            msg = f"effect {first.name!r} with business key {act.business_key!r} did not happen in run {first.run_id!r}"
+            msg = (
+                f"effect {first.name!r} with business key {act.business_key!r} did not happen in "
+                f"run {first.run_id!r}"
+            )
             raise EffectFailed(msg, key=act.business_key, run_id=first.run_id)
         due_us = act.run.now_us() + 1_000_000
         note = f"effect {first.effect_id} of run {first.run_id} with the same business key"
@@ -487,7 +496,8 @@ async def _reconcile(act: Act) -> tuple[bool, Any]:
         if isinstance(found, Found):
             return True, act.confirm(found.result, via="reconcile")
         if isinstance(found, Absent):
-            return False, _absent(act)
+            _absent(act)
+            return False, None
         reason = found.reason if isinstance(found, Unknown) else f"reconcile returned {found!r}"
         failure = Failure(
             type="Unknown", message=str(reason)[:ERROR_CHARS_MAX], node=act.context.task.path
@@ -518,7 +528,10 @@ async def _decision(act: Act) -> tuple[bool, Any]:
         kind=WaitKind.DECISION,
         subject=act.effect_id,
         node=act.context.task.path,
-        note=f"effect {act.effect.name}: did it happen? perdure resolve {act.effect_id} --happened | --not-happened",
+        note=(
+            f"effect {act.effect.name}: did it happen? "
+            f"perdure resolve {act.effect_id} --happened | --not-happened"
+        ),
     )
     mail = await act.run.wait_for_mail(act.context, wait, MailKind.DECISION)
     if mail is None:
@@ -533,7 +546,7 @@ async def _decision(act: Act) -> tuple[bool, Any]:
     return False, None
 
 
-def convert_result(effect: Effect, value: Any) -> Any:
+def convert_result(effect: Effect[Any, Any], value: Any) -> Any:
     """Return a result that a person typed as JSON in the type that the effect declares."""
     declared = effect.result_type
     is_same = isinstance(declared, type) and isinstance(value, declared)
@@ -557,7 +570,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
     run.check_dispatch()
     try:
         value = await _dispatch(act)
-    except Exception as error:  # noqa: BLE001  # the supervisor of effects: classified and recorded
+    except Exception as error:  # the supervisor of effects: classified and recorded
         _classify(act, error)
         if (
             act.call is not None
@@ -574,7 +587,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
 def _classify(act: Act, error: Exception) -> None:
     """Record an attempt that raised: known not to have happened, or uncertain."""
     failure = failure_of(error, act.context.task.path)
-    if isinstance(error, Rejected | act.effect.rejects):  # type: ignore[operator]
+    if isinstance(error, (Rejected, *act.effect.rejects)):
         act.refuse(failure, _retry_due(act, error, attempt=act.attempt))
         return
     if act.kind is EffectKind.KEYED and isinstance(error, act.retry.on):
@@ -588,8 +601,8 @@ def _classify(act: Act, error: Exception) -> None:
 async def _hold_divergence(act: Act) -> None:
     """Hold a new outside effect back while recorded ones of the same name were not asked for again.
 
-    With several awaits under way the recorded ones may just come later; when everything else in the node is still and
-    they have not come, the node asks for something else than its record says.
+    With several awaits under way the recorded ones may just come later; when everything else in the
+    node is still and they have not come, the node asks for something else than its record says.
     """
     context = act.context
 
@@ -620,10 +633,14 @@ _OUTSIDE = {kind.value for kind in EffectKind if kind.is_outside}
 def _diverge(act: Act, missing: list[str]) -> None:
     path, name = act.context.task.path, act.effect.name
     msg = (
-        f"node {path!r} is about to send effect {name!r} with arguments it did not have before, while {len(missing)} "
-        f"recorded {name!r} ({', '.join(missing[:3])}) was not asked for again; nothing was sent. The code before the call "
-        f"must give the same arguments on every execution: use ctx.now(), ctx.random(), ctx.call for what varies. "
-        f"Then: perdure resolve {act.run.row.run_id} --retry, or perdure cancel {act.run.row.run_id}"
+        f"node {path!r} is about to send effect {name!r} with arguments it did not have before, "
+        f"while {len(missing)} "
+        f"recorded {name!r} ({', '.join(missing[:3])}) was not asked for again; nothing was sent. "
+        "The code before the call "
+        "must give the same arguments on every execution: use ctx.now(), ctx.random(), ctx.call "
+        "for what varies. "
+        f"Then: perdure resolve {act.run.row.run_id} --retry, or perdure cancel "
+        f"{act.run.row.run_id}"
     )
     act.run.park(ReplayDiverged(msg, run_id=act.run.row.run_id, node=path, effect=name))
 
@@ -643,7 +660,7 @@ async def _wait_until_due(act: Act) -> None:
         await act.run.wait(act.context, wait)
 
 
-# -- calling ---------------------------------------------------------------------------------------------------------------
+# -- calling ---------------------------------------------------------------------------------------
 
 
 async def _dispatch(act: Act) -> Any:
@@ -692,7 +709,10 @@ async def _bounded(act: Act, start: Callable[[], Awaitable[Any]]) -> Any:
         await asyncio.wait({working, ringing}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        msg = f"effect {act.effect.name!r} took longer than timeout_s={timeout_s}; it may have happened"
+        msg = (
+            f"effect {act.effect.name!r} took longer than timeout_s={timeout_s}; it may have "
+            "happened"
+        )
         raise EffectTimedOut(msg, effect=act.effect.name, timeout_s=timeout_s)
     finally:
         ringing.cancel()
@@ -703,5 +723,8 @@ async def _bounded(act: Act, start: Callable[[], Awaitable[Any]]) -> Any:
 
 def decision_error(run_id: str, reason: str) -> NeedsDecision:
     """Return the error that a caller gets for a parked run."""
-    msg = f"run {run_id!r} needs a decision: {reason}. Nothing is lost; 'perdure show {run_id}' has the details."
+    msg = (
+        f"run {run_id!r} needs a decision: {reason}. Nothing is lost; 'perdure show {run_id}' has "
+        "the details."
+    )
     return NeedsDecision(msg, run_id=run_id, reason=reason)

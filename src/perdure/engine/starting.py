@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Raw
+
 from perdure.codec import NO_HASH, chain_hash, encode_frame, encode_record
 from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment, input_digest
@@ -51,7 +53,16 @@ def new_run(
     """Return the run to create, with its encoded start record.
 
     Args:
+        engine: for time, ids and the codec.
+        plan: the graph.
         given: input as the user passed it; checked against the graph's state here.
+        tenant: whose run it is.
+        thread: the line of state to go on with; None: a new one, named like the run.
+        start_key: unique per tenant.
+        on_busy: what to do on a busy thread.
+        priority: higher is claimed first.
+        delay_s: seconds before it may be claimed.
+        parent: run id and call id of the spawn, for a child.
         is_first: whether the thread has no state yet; None: a fresh thread if no thread is named.
         take: whether this worker may take its lease in the same transaction.
 
@@ -123,7 +134,7 @@ def finish_new_run(
 
 def encode_writes(
     engine: Environment, plan: GraphPlan, values: Mapping[str, Any], place: str
-) -> dict[str, tuple[str, rec.Raw]]:
+) -> dict[str, tuple[str, Raw]]:
     """Return an update as stored: field -> (op, encoded value).
 
     Raises:
@@ -133,7 +144,7 @@ def encode_writes(
     return {
         name: (
             plan.channels[name].op.value,
-            rec.Raw(encode(value, f"graph {plan.name!r}, {place} {name!r}")),
+            Raw(encode(value, f"graph {plan.name!r}, {place} {name!r}")),
         )
         for name, value in values.items()
     }
@@ -146,16 +157,14 @@ def result_of(plan: GraphPlan, values: Mapping[str, Any]) -> Any:
     return plan.build_state(values)
 
 
-def folded_defaults(
-    engine: Environment, plan: GraphPlan, values: dict[str, Any]
-) -> dict[str, rec.Raw]:
+def folded_defaults(engine: Environment, plan: GraphPlan, values: dict[str, Any]) -> dict[str, Raw]:
     """Fill in the defaults of fields without a value, in place, and return them encoded."""
-    encoded: dict[str, rec.Raw] = {}
+    encoded: dict[str, Raw] = {}
     for name, channel in plan.channels.items():
         if name not in values and channel.default is not None:
             values[name] = channel.default()
             place = f"graph {plan.name!r}, default of field {name!r}"
-            encoded[name] = rec.Raw(engine.codec.encode(values[name], place))
+            encoded[name] = Raw(engine.codec.encode(values[name], place))
     return encoded
 
 

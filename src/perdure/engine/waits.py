@@ -1,13 +1,15 @@
-"""Durable waits: sleep, ask, receive, children. What a node waits for is in its journal before it waits.
+"""Durable waits: sleep, ask, receive, children. What is waited for is in the journal first.
 
-While every node of a run waits, the run is released: no worker, no lease, no memory. What ends the wait makes the run
-claimable in the same transaction; the next holder executes the node again and finds the recorded outcome.
+While every node of a run waits, the run is released: no worker, no lease, no memory. What ends the
+    wait makes the run claimable in the same transaction; the next holder executes the node again
+    and finds the recorded outcome.
 """
 
 import datetime as dt
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from perdure.core import fold
 from perdure.core.identity import ask_id
@@ -100,7 +102,7 @@ async def _receive_open(context: NodePort, call: fold.Call, topic: str) -> None:
         task.path,
         call.call_id,
         topic,
-        rec.Raw(mail.body_wire),
+        Raw(mail.body_wire),
         mail.sender,
         mail.at_us,
     )
@@ -117,7 +119,7 @@ async def ask(
 ) -> Answer:
     """Open the ask once and wait for its one answer."""
     run, task = context.run, context.task
-    if not isinstance(question, str) or not question:
+    if not question:
         msg = f"ctx.ask: the question must be a non-empty text, not {question!r}"
         raise UsageError(msg)
     json_schema = _answers.schema_of(schema)
@@ -177,7 +179,7 @@ async def _ask_open(context: NodePort, call: fold.Call, default: Any) -> None:
         mail = await _expire(context, call)
     if mail is not None:
         answered = rec.AskAnswered(
-            run.now_us(), task.path, call.call_id, rec.Raw(mail.body_wire), mail.sender, mail.at_us
+            run.now_us(), task.path, call.call_id, Raw(mail.body_wire), mail.sender, mail.at_us
         )
         run.record(answered, MailTaken(mail_ids=(mail.mail_id,)))
         return
@@ -185,7 +187,7 @@ async def _ask_open(context: NodePort, call: fold.Call, default: Any) -> None:
     if default is MISSING:
         run.record(rec.AskLapsed(now_us, task.path, call.call_id))
         return
-    value = rec.Raw(run.engine.codec.encode(default, "ctx.ask(default=)"))
+    value = Raw(run.engine.codec.encode(default, "ctx.ask(default=)"))
     run.record(
         rec.AskAnswered(now_us, task.path, call.call_id, value, "default", now_us, "default")
     )
@@ -233,7 +235,7 @@ async def child_result(context: NodePort, call: fold.Call) -> Any:
         wait = Wait(kind=WaitKind.CHILD, subject=call.started.child, node=task.path)
         mail = await run.wait_for_mail(context, wait, MailKind.CHILD)
         if mail is not None:
-            record = await _child_ended(context, call, mail)
+            record = await _child_ended(context, call)
             run.record(record, MailTaken(mail_ids=(mail.mail_id,)))
     ended: rec.ChildEnded = call.ended
     if ended.status != "succeeded":
@@ -244,11 +246,11 @@ async def child_result(context: NodePort, call: fold.Call) -> Any:
     return starting.result_of(plan, run.engine.codec.decode(ended.result))
 
 
-async def _child_ended(context: NodePort, call: fold.Call, mail: Mail) -> rec.ChildEnded:
+async def _child_ended(context: NodePort, call: fold.Call) -> rec.ChildEnded:
     run, task = context.run, context.task
     child = call.started.child
     values, row = await run.engine.values_of(child)
-    encoded = rec.Raw(run.engine.codec.encode(values, f"result of child {child!r}"))
+    encoded = Raw(run.engine.codec.encode(values, f"result of child {child!r}"))
     status = row.status.value
     return rec.ChildEnded(
         run.now_us(), task.path, call.call_id, child, status, encoded, row.failure

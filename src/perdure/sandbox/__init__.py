@@ -1,1 +1,5 @@
-"""State of the operating system that belongs to a thread: files and processes."""
+"""State of the operating system that belongs to a thread: files, as yet without isolation."""
+
+from perdure.sandbox._directory import DirectorySandbox, DirectorySandboxes
+
+__all__ = ["DirectorySandbox", "DirectorySandboxes"]

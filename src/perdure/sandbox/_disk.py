@@ -1,0 +1,147 @@
+"""Durable files: what is written here is all there after a crash, or not there."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from threading import Event
+
+from perdure.errors import PerdureError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+from perdure.sandbox.limits import LOCK_STEP_S, LOCK_WAIT_S
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """Return what names this start of the host: writes without fsync may not outlive it."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"
+
+
+def sync_names(folders: Iterable[Path], top: Path) -> None:
+    """Make the names in these folders durable, and the folders' own, up to the folder top."""
+    pending = set(folders)
+    pending |= {parent for folder in pending for parent in folder.parents if top in parent.parents}
+    for folder in sorted(pending | {top, top.parent}, reverse=True):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and what is above it. Durable once `sync_names` returned."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def put_file(path: Path, content: bytes, *, staging: Path, fsync: bool) -> None:
+    """Write a whole file: afterwards and after a kill the old content is there or the new one.
+
+    Args:
+        path: the file.
+        content: all of it.
+        staging: a folder on the same file system that nobody else uses now.
+        fsync: make the content durable before the name is there.
+    """
+    temporary = staging / path.name
+    with temporary.open("wb") as file:
+        file.write(content)
+        if fsync:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def clear_staging(staging: Path) -> None:
+    """Empty the staging folder of what a killed process left there; make it if need be."""
+    staging.mkdir(mode=0o700, exist_ok=True)
+    with os.scandir(staging) as entries:
+        left = list(entries)
+    for entry in left:
+        if entry.is_dir(follow_symlinks=False):
+            remove_folder(Path(entry.path), staging)
+        else:
+            Path(entry.path).unlink()
+
+
+def remove_folder(folder: Path, staging: Path) -> None:
+    """Remove a folder of any depth, also where its paths are longer than the system takes."""
+    unique = count()
+    pending = [folder]
+    while pending:
+        current = pending.pop()
+        current.chmod(0o700)
+        with os.scandir(current) as entries:
+            inside = list(entries)
+        for entry in inside:
+            if entry.is_dir(follow_symlinks=False):
+                Path(entry.path).chmod(0o700)  # one that can't be written to can't be moved
+                short = _free_name(staging, unique)
+                Path(entry.path).rename(short)
+                pending.append(short)
+            else:
+                Path(entry.path).unlink()
+        current.rmdir()
+
+
+def _free_name(staging: Path, unique: Iterator[int]) -> Path:
+    return next(path for n in unique if not (path := staging / f"removed-{n}").exists())
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file: one thread of one process at a time.
+
+    Raises:
+        StoreLocked: somebody else held it for LOCK_WAIT_S.
+    """
+    never = Event()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        waited_s = 0.0
+        while not _try_lock(descriptor):
+            if waited_s >= LOCK_WAIT_S:
+                msg = (
+                    f"another process has been at work on the sandbox {path.parent} "
+                    f"for {LOCK_WAIT_S:g} s; nothing was changed. See who: fuser -v {path}"
+                )
+                raise StoreLocked(msg, path=str(path.parent))
+            never.wait(LOCK_STEP_S)
+            waited_s += LOCK_STEP_S
+        yield
+    finally:
+        os.close(descriptor)  # which lets go of the lock
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def disk_errors(act: str, path: Path) -> Iterator[None]:
+    """Raise what the operating system says as Perdure's errors."""
+    try:
+        yield
+    except PerdureError:
+        raise
+    except OSError as error:
+        raise _mapped(error, act, path) from error
+
+
+def _mapped(error: OSError, act: str, path: Path) -> PerdureError:
+    text = f"cannot {act} the sandbox {path}: {error}. The snapshots taken so far are as they were."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(f"{text} Make room and try again: df -h {path}", path=str(path))
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return StoreReadOnly(f"{text} Look at: ls -ld {error.filename or path}", path=str(path))
+    return StoreUnavailable(text, path=str(path))
