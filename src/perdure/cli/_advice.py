@@ -6,7 +6,7 @@ from perdure.model import RunRow, WaitKind
 
 
 async def next_commands(runtime: Runtime, row: RunRow, outlook: Outlook) -> list[str]:
-    """Return the commands that get a run further, the most direct first; none for one that moves by itself."""
+    """Return the commands that get a run further; none for one that moves by itself."""
     commands: list[str] = []
     for run_id in dict.fromkeys([row.run_id, *(blocker.run_id for blocker in outlook.blockers)]):
         commands += await _of_run(runtime, run_id)

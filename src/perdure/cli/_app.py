@@ -42,7 +42,7 @@ COMMANDS: dict[Callable[..., None], str] = {
 
 
 def _help(function: Callable[..., None]) -> str:
-    r"""Return the docstring as help text; the letters `\b` mark a paragraph that keeps its lines."""
+    r"""Return the docstring as help text; after the letters `\b` lines are kept."""
     return inspect.cleandoc(function.__doc__ or "").replace("\\b", "\b")
 
 

@@ -28,7 +28,7 @@ def doctor(
 ) -> None:
     r"""Scan the store: can every unfinished run get further, is what was written still there?
 
-    Exit code 0: nothing is wrong (there may be things to decide); 1: at least one finding is an error.
+    Exit code 0: nothing is wrong (there may be things to decide); 1: some finding is an error.
 
     \b
     Examples:

@@ -157,7 +157,7 @@ def resolve(
       perdure resolve r_01kb6qz0000000000000000000 --retry --by ada
     """
     if happened + not_happened + retry != 1:
-        msg = "resolve: give exactly one of --happened, --not-happened (an effect) and --retry (a run)"
+        msg = "resolve: give one of --happened, --not-happened (an effect) and --retry (a run)"
         raise UsageError(msg)
     if result is not None and not happened:
         msg = "resolve: --result goes with --happened"

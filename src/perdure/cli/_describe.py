@@ -75,7 +75,8 @@ def _intended(_event: Event, body: dict[str, Any]) -> str:
     given = ", ".join(
         [compact(a, 60) for a in args] + [f"{k}={compact(v, 60)}" for k, v in kwargs.items()]
     )
-    return f"effect {body['name']}({given}) intended, kind {body['kind']}{_attempt(body)} [{body['effect_id']}]"
+    call = f"effect {body['name']}({given}) intended, kind {body['kind']}{_attempt(body)}"
+    return f"{call} [{body['effect_id']}]"
 
 
 def _asked(_event: Event, body: dict[str, Any]) -> str:
@@ -182,12 +183,11 @@ _SAYS: dict[str, Callable[[Event, dict[str, Any]], str]] = {
 def describe_takeover(takeover: Takeover) -> list[str]:
     """Return in words that a holder was lost, and what was under way."""
     gap_s = (takeover.at - takeover.lost_at) / dt.timedelta(seconds=1)
-    lines = [
-        (
-            f"holder {takeover.lost_holder} (token {takeover.lost_token}) died or lost its lease here: it wrote nothing after "
-            f"seq {takeover.lost_seq}; taken over {duration(gap_s)} later by {takeover.holder} (token {takeover.token})"
-        )
-    ]
+    lost = (
+        f"holder {takeover.lost_holder} (token {takeover.lost_token}) died or lost its lease here"
+    )
+    taken = f"taken over {duration(gap_s)} later by {takeover.holder} (token {takeover.token})"
+    lines = [f"{lost}: it wrote nothing after seq {takeover.lost_seq}; {taken}"]
     if takeover.silent_claims:
         lines.append(f"{plural(takeover.silent_claims, 'claim')} in between left no record")
     lines += in_flight_lines(takeover.nodes, takeover.effects)

@@ -38,7 +38,7 @@ from perdure.model import OnBusy, RunStatus
 
 @dataclass(slots=True)
 class Interrupts:
-    """SIGINT and SIGTERM: the first one asks to drain, the second one to hurry, the third one kills."""
+    """SIGINT and SIGTERM: the first asks to drain, the second to hurry, the third kills."""
 
     first: asyncio.Event = field(default_factory=asyncio.Event)
     second: asyncio.Event = field(default_factory=asyncio.Event)
@@ -99,9 +99,12 @@ def run(
 ) -> None:
     r"""Start a run and execute it here until it ends, or waits for somebody.
 
-    Progress goes to stderr, the result (JSON) to stdout. Timers of up to a minute are waited for. Exit code 0:
-    succeeded; 10: failed; 11: cancelled; 12: parked, needs a decision; 13: waits for an answer, a signal or a
-    later time. Ctrl-C drains: nothing is lost, exit code 130.
+    Progress goes to stderr, the result (JSON) to stdout. Timers of up to a minute are waited
+    for. Ctrl-C drains: nothing is lost, exit code 130. Meanwhile it executes other runs of the
+    graph that are due, too.
+
+    Exit code 0: succeeded; 10: failed; 11: cancelled; 12: parked, needs a decision; 13: waits for
+    an answer, a signal or a later time.
 
     \b
     Examples:
@@ -335,8 +338,8 @@ def worker(
 ) -> None:
     r"""Execute runs of these graphs until SIGTERM or SIGINT; then drain and exit with 0.
 
-    Draining stops claiming, lets nodes reach their next boundary and releases the leases; a second signal hurries.
-    Prints one line to stdout when it is ready.
+    Draining stops claiming, lets nodes reach their next boundary and releases the leases; a second
+    signal hurries. Prints one line to stdout when it is ready.
 
     \b
     Examples:
@@ -347,7 +350,9 @@ def worker(
     log_to_stderr(logging.INFO)
     check_shared(store)
     if concurrency < 1 or lease_ttl <= 0 or drain_window < 0:
-        msg = "worker: --concurrency must be at least 1, --lease-ttl above 0, --drain-window 0 or more"
+        msg = (
+            "worker: --concurrency must be 1 or more, --lease-ttl above 0, --drain-window from 0 on"
+        )
         raise SettingInvalid(msg)
     settings = WorkerSettings(
         concurrency=concurrency,

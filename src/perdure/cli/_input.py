@@ -62,12 +62,17 @@ def _typed(plan: GraphPlan, name: str, value: Any) -> Any:
     channel = plan.channels.get(name)
     if channel is None:
         return value  # the graph refuses it, and names the fields that there are
-    for strict in (True, False):  # "7" for `str | int` stays text; for `int` it becomes a number
-        try:
-            return msgspec.convert(value, channel.annotation, strict=strict)
-        except msgspec.ValidationError as error:
-            problem = error
-        except TypeError:
-            return value  # not a type that msgspec knows (pydantic): the graph checks it itself
-    msg = f"graph {plan.name!r}, field {name!r}: {problem}; nothing was started"
-    raise UpdateInvalid(msg, graph=plan.name, field=name) from problem
+    try:
+        return _converted(value, channel.annotation)
+    except TypeError:
+        return value  # not a type that msgspec knows (pydantic): the graph checks it itself
+    except msgspec.ValidationError as error:
+        msg = f"graph {plan.name!r}, field {name!r}: {error}; nothing was started"
+        raise UpdateInvalid(msg, graph=plan.name, field=name) from error
+
+
+def _converted(value: Any, annotation: Any) -> Any:
+    try:
+        return msgspec.convert(value, annotation)  # "7" for `str | int` stays text
+    except msgspec.ValidationError:
+        return msgspec.convert(value, annotation, strict=False)  # "7" for `int` becomes a number

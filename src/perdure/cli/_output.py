@@ -1,4 +1,4 @@
-"""Where output goes: tables on a terminal, plain columns without one, one JSON object with `--json`."""
+"""Where output goes: tables on a terminal, plain columns without one, JSON with `--json`."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def note(text: str) -> None:
 
 
 def print_json(body: dict[str, Any]) -> None:
-    """Print the one object that a command gives with `--json`; escaped, so that no terminal is steered."""
+    """Print the one object of `--json`; escaped, so that no terminal is steered."""
     print(json.dumps({"schema": SCHEMA, **body}, default=str), flush=True)
 
 

@@ -84,7 +84,7 @@ def _run_cells(row: RunRow, now_us: int) -> tuple[str, ...]:
         row.run_id,
         describe_status(row, now_us),
         f"{row.graph} v{row.version}",
-        row.thread if row.thread != row.run_id else "(own)",
+        row.thread if str(row.thread) != row.run_id else "(own)",
         age(row.created_at_us, now_us),
         row.holder or "",
     )
@@ -125,7 +125,7 @@ def _print_workers(rows: list[WorkerRow], now_us: int, *, as_json: bool) -> None
 
 
 def show(*, run: RunId, store: StoreUrl = DEFAULT_URL, as_json: AsJson = False) -> None:
-    r"""Show one run: its timeline, who held it, where a holder was lost, what is open, and what to do next.
+    r"""Show one run: its timeline, where a holder was lost, what is open, and what to do next.
 
     \b
     Examples:
@@ -175,9 +175,8 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
 
 
 def _print_head(row: RunRow, now_us: int) -> None:
-    say(
-        f"run {row.run_id}  graph {row.graph} v{row.version}  thread {clean(row.thread)}  tenant {clean(row.tenant)}"
-    )
+    line = f"thread {clean(row.thread)}  tenant {clean(row.tenant)}"
+    say(f"run {row.run_id}  graph {row.graph} v{row.version}  {line}")
     say(f"  {describe_status(row, now_us)}")
     if row.failure is not None:
         where = f" in {row.failure.node}" if row.failure.node else ""
@@ -206,8 +205,11 @@ def _print_timeline(story: Timeline, row: RunRow, now_us: int) -> None:
         and row.ready_at_us is not None
         and row.ready_at_us <= now_us
     ):
-        lost = f"holder {row.holder} (token {row.token}) died or lost its lease; nobody has taken the run over yet"
-        lines = [lost, *in_flight_lines(story.nodes, story.effects)]
+        lost = f"holder {row.holder} (token {row.token}) died or lost its lease"
+        lines = [
+            f"{lost}; nobody has taken the run over yet",
+            *in_flight_lines(story.nodes, story.effects),
+        ]
         rows += [("", "", "", f"!! {line}") for line in lines]
     table(("time", "seq", "token", "what"), rows)
 

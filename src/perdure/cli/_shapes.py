@@ -1,4 +1,4 @@
-"""Rows and views as `--json` shows them (docs/cli.md). A field is only added, never renamed, within a schema."""
+"""Rows and views as `--json` shows them (docs/cli.md); within a schema fields are only added."""
 
 import datetime as dt
 from dataclasses import asdict

@@ -39,7 +39,7 @@ def check_shared(url: str) -> None:
     """
     if url.startswith("memory:"):
         msg = (
-            f"--store {url}: a memory store ends with its process, so that nobody else would see it; "
+            f"--store {url}: a memory store ends with its process, nobody else would see it; "
             f"name a file: --store {DEFAULT_URL}"
         )
         raise SettingInvalid(msg, url=url)
@@ -58,8 +58,8 @@ def check_exists(url: str) -> None:
     path = parse_url(url).path
     if not path.exists():
         msg = (
-            f"there is no store at {str(path)!r}; nothing was created. The first 'perdure run', 'perdure start' or "
-            f"'perdure worker' on it creates it; another place is named by --store or {VARIABLE}"
+            f"there is no store at {str(path)!r}; nothing was created. 'perdure run', 'perdure start' "
+            f"and 'perdure worker' create it; --store or {VARIABLE} names another place"
         )
         raise StoreUnavailable(msg, url=url, path=str(path))
 

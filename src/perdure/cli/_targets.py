@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 import traceback
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,7 @@ def load_target(spec: str) -> Any:
         spec: `path/to/file.py:graph` or `package.module:graph`.
 
     Raises:
-        GraphInvalid: the file, module or attribute is missing, or can't be imported; names what there is.
+        GraphInvalid: it is missing, or can't be imported; names what there is.
     """
     place, separator, attribute = spec.rpartition(":")
     if not separator or not place or not attribute:
@@ -80,7 +81,7 @@ def _load_module(name: str) -> ModuleType:
 
 
 def _load_file(path: Path) -> ModuleType:
-    """Load a file as the module that it is in its package, or under its own name, once per process."""
+    """Load a file, once, as the module that it is in its package, or under its own name."""
     if not path.is_file():
         near = sorted(str(other) for other in path.parent.glob("*.py"))[:10]
         there = f"; there are: {', '.join(near)}" if near else ""
@@ -98,7 +99,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _module_name(path: Path) -> tuple[Path, str]:
-    """Return the folder to import from, and the dotted name of a file: as deep as there are packages."""
+    """Return the folder to import from, and a file's dotted name: as deep as there are packages."""
     parts = [path.stem]
     folder = path.parent
     while (folder / "__init__.py").is_file():
@@ -111,21 +112,23 @@ def _execute(name: str, path: Path) -> ModuleType:
     try:
         if "." in name:
             return importlib.import_module(name)
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            msg = f"{str(path)!r} is no Python file"
-            raise GraphInvalid(msg, target=str(path))
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # annotations of dataclasses are looked up here
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
+        return _import_file(name, path)
     except GraphInvalid:
-        raise
+        raise  # a graph in it is wrong, and says where
     except Exception as error:  # whatever the user's file raises, told with its place
         raise _broken(str(path), error) from error
+
+
+def _import_file(name: str, path: Path) -> ModuleType:
+    loader = SourceFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    module = importlib.util.module_from_spec(spec or ModuleSpec(name, loader))
+    sys.modules[name] = module  # annotations of dataclasses are looked up here
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
@@ -140,7 +143,7 @@ def _put_first(folder: Path) -> None:
 
 
 def _broken(name: str, error: Exception) -> GraphInvalid:
-    """Return the error for a module that raised while it was imported, with the last frames of its trace."""
+    """Return the error for a module that raised, with the last frames of its trace."""
     msg = f"{name!r} can't be imported: {type(error).__name__}: {error}"
     broken = GraphInvalid(msg, target=name)
     frames = [

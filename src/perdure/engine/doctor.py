@@ -1,9 +1,11 @@
 """The invariant scan: is every unfinished run held, due, waiting for something named, or claimable?
 
-Theory: rows are read while workers work, so that what looks wrong may only have been read between two writes. A finding
-that says a rule is broken is made only of a run that was read again and had not moved.
+Theory: rows are read while workers work, so that what looks wrong may only have been read between
+two writes. A finding that says a rule is broken is made only of a run that was read again and had
+not moved.
 
-Severities: *error*, a guarantee does not hold; *action*, somebody must do something; *note*, worth knowing.
+Severities: *error*, a guarantee does not hold; *action*, somebody must do something; *note*, worth
+knowing.
 """
 
 from collections import Counter
@@ -38,7 +40,7 @@ FINDING_CODES = {
     "journal_damaged": "an unfinished run's journal is not what was written, or can't be read",
     "run_stuck": "an unfinished run that nothing will ever make claimable",
     "wake_up_lost": "what a waiting run waits for is there, and the run was not woken",
-    "effect_left_intended": "an ended run left an effect that is neither confirmed, failed nor uncertain",
+    "effect_left_intended": "an effect of an ended run that still counts as under way",
     "graph_unserved": "runs of a graph version that no live worker executes",
     "claim_overdue": "a claimable run that no worker has taken for long, though one could",
     "run_parked": "a run that waits for a decision",
@@ -90,8 +92,8 @@ async def examine(engine: Environment, *, repair: bool = False) -> Report:
 
     Args:
         engine: over an open store; no worker is needed.
-        repair: make claimable what nothing would wake (a message to the run: it looks again and waits again), and the
-            runs of workers of this host that are dead.
+        repair: make claimable what nothing would wake (a message to the run: it looks again and
+            waits again), and the runs of workers of this host that are dead.
     """
     report = Report()
     if repair:
@@ -144,7 +146,7 @@ async def _damage(engine: Environment) -> list[Finding]:
     ]
 
 
-# -- one run -----------------------------------------------------------------------------------------
+# -- one run ---------------------------------------------------------------------------------------
 
 
 async def _examine_run(engine: Environment, row: RunRow, report: Report) -> list[Finding]:
@@ -245,7 +247,8 @@ async def _deaf(engine: Environment, wait: Wait) -> str | None:
     if wait.kind is WaitKind.CHILD:
         child = await engine.store.read_run(wait.subject)  # type: ignore[arg-type]  # a child wait names a run
         if child is None or child.status.is_final:
-            return f"child run {wait.subject!r} is {'missing' if child is None else child.status.value}"
+            status = "missing" if child is None else child.status.value
+            return f"child run {wait.subject!r} is {status}"
     return None
 
 
@@ -270,7 +273,7 @@ def _wake_up_lost(row: RunRow, what: str) -> Finding:
 
 
 async def _repaired(engine: Environment, finding: Finding) -> Finding:
-    """Wake a run that nothing would wake: it looks at everything again, and waits again if it must."""
+    """Wake a run that nothing would wake: it looks again, and waits again if it must."""
     if finding.code != "wake_up_lost" or finding.run_id is None:
         return finding
     run_id = RunId(finding.run_id)
@@ -299,11 +302,12 @@ def _overdue(engine: Environment, row: RunRow) -> list[Finding]:
         return []
     late_s = (engine.now_us() - row.ready_at_us) / 1_000_000
     if late_s > CLAIM_OVERDUE_S:
-        what = f"claimable for {late_s:.0f} s, and a live worker advertises {row.graph} v{row.version}; is it full?"
+        graph = f"{row.graph} v{row.version}"
+        what = f"claimable for {late_s:.0f} s, and a live worker executes {graph}; is it full?"
         following = (command("ps", "--workers"),)
         return [_finding("claim_overdue", Severity.ACTION, row.run_id, what, following)]
     if late_s > 0 and row.status is RunStatus.RUNNING:
-        what = f"holder {row.holder} died or lost its lease {late_s:.1f} s ago; any worker may take it over"
+        what = f"holder {row.holder} died or lost its lease; any worker may take the run over"
         return [_finding("lease_ended", Severity.NOTE, row.run_id, what)]
     return []
 
@@ -318,7 +322,7 @@ def _finding(
     return Finding(code=code, severity=severity, run_id=run_id, what=what, following=following)
 
 
-# -- workers, effects, asks --------------------------------------------------------------------------
+# -- workers, effects, asks ------------------------------------------------------------------------
 
 
 def _is_silent(engine: Environment, row: WorkerRow) -> bool:
@@ -358,7 +362,7 @@ async def _effects(engine: Environment) -> list[Finding]:
             following = resolve_commands(row.effect_id)
             found.append(_finding("effect_uncertain", Severity.ACTION, row.run_id, what, following))
         if row.state is EffectState.INTENDED and run is not None and run.status.is_final:
-            what = f"effect {row.name} [{row.effect_id}] is intended, but its run has {run.status.value}"
+            what = f"effect {row.name} [{row.effect_id}] is intended, its run {run.status.value}"
             following = (command("show", row.run_id),)
             found.append(
                 _finding("effect_left_intended", Severity.ERROR, row.run_id, what, following)

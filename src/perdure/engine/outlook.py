@@ -1,8 +1,8 @@
 """What an unfinished run needs before it gets further, and the commands that give it.
 
-Theory: a run moves by itself (somebody executes it, or may), at a time (a timer, a retry), or only when
-somebody acts (an answer, a signal, a decision). A run that waits for another one (a child, the run
-before it on the thread) is where that one is.
+Theory: a run moves by itself (somebody executes it, or may), at a time (a timer, a retry), or only
+when somebody acts (an answer, a signal, a decision). A run that waits for another one (a child, the
+run before it on the thread) is where that one is.
 """
 
 import datetime as dt
@@ -130,7 +130,7 @@ async def run_before(engine: Environment, row: RunRow) -> RunRow | None:
     return max(earlier, key=lambda other: other.ordinal, default=None)
 
 
-# -- commands ----------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 def command(*parts: str) -> str:
@@ -154,7 +154,7 @@ def resolve_commands(effect_id: str) -> tuple[str, ...]:
 
 
 def example_of(schema: dict[str, Any] | None, root: dict[str, Any], depth: int = 0) -> Any:
-    """Return a value of the shape that a JSON Schema describes, for an example; True where it says nothing."""
+    """Return an example of what a JSON Schema describes; True where it says nothing."""
     if schema is None or depth > OUTLOOK_DEPTH_MAX:
         return True
     if "$ref" in schema:

@@ -1,8 +1,8 @@
 """A run's story: its events, who held it when, and where a holder was lost.
 
-Theory: a holder that lets go writes `released` (or the run's end). A `lease_taken` that follows another one with
-nothing of that kind in between means that the holder before died or lost its lease: what it had not
-recorded by then is what the next holder does again, or finds out about.
+Theory: a holder that lets go writes `released` (or the run's end). A `lease_taken` that follows
+another one with nothing of that kind in between means that the holder before died or lost its
+lease: what it had not recorded by then is what the next holder does again, or finds out about.
 """
 
 import datetime as dt
@@ -145,7 +145,7 @@ def _went_on(lease: Lease, seq: int, record: rec.Record) -> Lease:
 
 
 def _nodes(state: fold.RunState) -> tuple[str, ...]:
-    """Return the node executions without an outcome; a subgraph stands for itself only before it began."""
+    """Return the node executions without an outcome; of a subgraph those inside."""
     return tuple(
         task.path
         for scope in state.scopes.values()

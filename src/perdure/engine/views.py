@@ -226,7 +226,7 @@ async def _plain_state(engine: Environment, tenant: TenantId, at: Any) -> dict[s
 
 
 async def plain_state(engine: Environment, row: RunRow) -> dict[str, Any]:
-    """Return the state that a run stands or ended with, as JSON-like data. Empty if it has committed nothing."""
+    """Return the state that a run stands at, as JSON-like data; empty if it committed nothing."""
     checkpoint = row.checkpoint if row.checkpoint > row.base_checkpoint else None
     if checkpoint is None:
         return {}
