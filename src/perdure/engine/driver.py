@@ -3,7 +3,8 @@
 A step with one node runs inline in the host: a node that does nothing outside costs no task and no
     wait. The nodes of a wider step run as tasks of their own; each outcome is recorded as it comes.
 
-Size: one recursion (steps, nodes, subgraphs) over one state; cut in two it would pass all of it about.
+Size: one recursion (steps, nodes, subgraphs) over one state; cut in two it would pass all of it
+    about.
 """
 
 import asyncio

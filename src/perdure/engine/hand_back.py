@@ -1,4 +1,7 @@
-"""Give a claimed run back without executing it: the store refused a write, or its journal can't be read."""
+"""Give a claimed run back without executing it.
+
+the store refused a write, or its journal can't be read.
+"""
 
 from perdure.engine.environment import Environment
 from perdure.engine.limits import HAND_BACK_DELAY_S
