@@ -27,7 +27,7 @@ class Outside:
         body = {"label": label, "key": key, "value": value, **more}
         headers = {"X-Pid": str(os.getpid())}
         for moment in ("before", "after"):
-            if self.is_chosen(f"service.act.{moment}"):
+            if self.is_chosen(f"service.{endpoint}.{moment}"):
                 headers |= {"X-Kill-Pid": str(os.getpid()), "X-Kill-At": moment}
         status, answer = await self.ask("POST", f"/act/{endpoint}", body, headers)
         if status == 429:

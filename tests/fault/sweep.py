@@ -68,7 +68,8 @@ class Outcome:
     logs: str = ""
 
 
-DOUBT = Point("effect.dispatch.after", 0)
+DOUBT = Point("service.once.after", 1)
+"""Where the first worker of the variant `doubt` is always killed, so that a person has to decide."""
 
 
 def play(case: Case, url: str, place: Path) -> Outcome:
@@ -139,7 +140,7 @@ class _Play:
         if is_first:
             injector = self.injector(("after", "peer", "own"))
             if self.case.variant == "doubt" and not self.workers:
-                injector = Injector(self.scene.place / "doubt", Point("service.act.after", 0))
+                injector = Injector(self.scene.place / "doubt", DOUBT)
         starts = is_first and self.case.variant == "own"
         name = f"worker-{len(self.workers)}"
         body = lambda: actors.worker(self.scene, injector, starts=starts)  # noqa: E731
