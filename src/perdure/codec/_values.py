@@ -70,7 +70,7 @@ class ValueCodec:
         Raises:
             ValueUnserializable: names the place inside the value, and the type.
         """
-        if type(value) not in _PLAIN or type(value) is int and value not in _INT64:
+        if type(value) not in _PLAIN or (type(value) is int and value not in _INT64):
             value = self._wire(value, _Path(None, f"{prefix}{place}"), 0)
         encoded = _encoder.encode(value)
         if len(encoded) > VALUE_BYTES_MAX:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from hashlib import sha256
 from typing import Any
 
+from msgspec import Raw
+
 from perdure.core import fold
 from perdure.core.identity import call_id, digest_of
 from perdure.engine import effects, waits
@@ -168,7 +170,7 @@ class Context:
     def emit(self, chunk: Any) -> Emission:
         """Add a chunk to the run's stream; readers see it when it is durable. May be awaited for back-pressure."""
         run = self._run
-        encoded = rec.Raw(run.engine.codec.encode(chunk, "emitted chunk"))
+        encoded = Raw(run.engine.codec.encode(chunk, "emitted chunk"))
         run.record(rec.Emitted(run.now_us(), self._task.path, self._task.attempt, encoded))
         return Emission(run)
 
@@ -208,7 +210,7 @@ class Context:
         run = self._run
         if call is None:
             at_us = run.now_us()
-            encoded = rec.Raw(run.engine.codec.encode(at_us))
+            encoded = Raw(run.engine.codec.encode(at_us))
             run.record(rec.Noted(at_us, self._task.path, identity, encoded))
         else:
             at_us = run.engine.codec.decode(call.result or rec.NIL)

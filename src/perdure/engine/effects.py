@@ -15,10 +15,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import Raw, structs
 
 from perdure.clock import Rng
-from perdure.core import fold
 from perdure.core.identity import effect_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.engine.limits import (
@@ -72,7 +71,7 @@ class Act:
     def __init__(
         self,
         context: NodePort,
-        effect: Effect,
+        effect: Effect[Any, Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         key: str | None,
@@ -147,7 +146,7 @@ class Act:
     def intend(self) -> None:
         """Record the intent of the next attempt."""
         attempt = self.attempt + 1
-        request = rec.Raw(self.run.engine.codec.encode(self.request, "effect arguments"))
+        request = Raw(self.run.engine.codec.encode(self.request, "effect arguments"))
         path = self.context.task.path
         record = rec.EffectIntended(
             self.run.now_us(),
@@ -198,7 +197,7 @@ class Act:
             self.effect_id,
             self.effect.name,
             self.kind.value,
-            rec.Raw(encoded),
+            Raw(encoded),
             max(self.attempt, 1),
             via,
             by,
@@ -275,7 +274,7 @@ class Act:
 
 async def call(
     context: NodePort,
-    effect: Effect,
+    effect: Effect[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     key: str | None,
@@ -308,7 +307,9 @@ async def _inside(act: Act) -> Any:
             await act.run.enter_sandbox(act.context)
         try:
             value = await _dispatch(act)
-        except Exception as error:  # noqa: BLE001  # the supervisor of effects: recorded, then raised as EffectFailed
+        except (
+            Exception
+        ) as error:  # the supervisor of effects: recorded, then raised as EffectFailed
             due_us = _retry_due(act, error, attempt=act.attempt + 1)
             act.refuse(failure_of(error, act.context.task.path), due_us)
             if due_us is None:
@@ -348,7 +349,7 @@ async def _transaction(act: Act) -> Any:
         await _wait_until_due(act)
         try:
             value = await _in_transaction(act)
-        except Exception as error:  # noqa: BLE001  # rolled back: known not to have happened
+        except Exception as error:  # rolled back: known not to have happened
             due_us = _retry_due(act, error, attempt=act.attempt + 1)
             act.refuse(failure_of(error, act.context.task.path), due_us)
             if due_us is None:
@@ -533,7 +534,7 @@ async def _decision(act: Act) -> tuple[bool, Any]:
     return False, None
 
 
-def convert_result(effect: Effect, value: Any) -> Any:
+def convert_result(effect: Effect[Any, Any], value: Any) -> Any:
     """Return a result that a person typed as JSON in the type that the effect declares."""
     declared = effect.result_type
     is_same = isinstance(declared, type) and isinstance(value, declared)
@@ -557,7 +558,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
     run.check_dispatch()
     try:
         value = await _dispatch(act)
-    except Exception as error:  # noqa: BLE001  # the supervisor of effects: classified and recorded
+    except Exception as error:  # the supervisor of effects: classified and recorded
         _classify(act, error)
         if (
             act.call is not None
@@ -574,7 +575,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
 def _classify(act: Act, error: Exception) -> None:
     """Record an attempt that raised: known not to have happened, or uncertain."""
     failure = failure_of(error, act.context.task.path)
-    if isinstance(error, Rejected | act.effect.rejects):  # type: ignore[operator]
+    if isinstance(error, (Rejected, *act.effect.rejects)):
         act.refuse(failure, _retry_due(act, error, attempt=act.attempt))
         return
     if act.kind is EffectKind.KEYED and isinstance(error, act.retry.on):

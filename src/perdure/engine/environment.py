@@ -179,12 +179,12 @@ class Environment:
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
-    def know_effect(self, effect: Effect) -> None:
+    def know_effect(self, effect: Effect[Any, Any]) -> None:
         """Register the types of an effect's result, so that it can be stored and loaded."""
         for cls in effect.types:
             self.registry.add(cls)
 
-    def gate(self, effect: Effect) -> asyncio.Semaphore | None:
+    def gate(self, effect: Effect[Any, Any]) -> asyncio.Semaphore | None:
         """Return the semaphore that bounds this effect's calls in this process, or None.
 
         Raises:

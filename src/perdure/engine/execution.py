@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import structs
+from msgspec import Raw, structs
 
 from perdure.core import fold
 from perdure.core.merge import merge
 from perdure.core.plan import END, START, Goto, GraphPlan, NodePlan, Send
+from perdure.core.retry import backoff_s
 from perdure.engine import compensation
 from perdure.engine.context import Context
 from perdure.engine.effects import failure_of
@@ -37,7 +38,6 @@ from perdure.engine.loading import Loaded
 from perdure.engine.ports import NodePort
 from perdure.engine.queue import RunJournal
 from perdure.engine.starting import folded_defaults
-from perdure.core.retry import backoff_s
 from perdure.errors import (
     GraphInvalid,
     LeaseLost,
@@ -77,7 +77,7 @@ from perdure.store.api import RunQuery, Transaction
 WAITING, PARKED, DRAINED, CANCELLED, LOST = "waiting", "parked", "drained", "cancelled", "lost"
 
 
-class _GaveUp(Exception):  # noqa: N818  # private, caught in `run`
+class _GaveUp(Exception):  # private, caught in `run`
     """A node failed for the last time: the run fails."""
 
     def __init__(self, failure: Failure) -> None:
@@ -111,6 +111,7 @@ class Execution:
         self.state: fold.RunState
         self.is_draining = False
         self.accepts_mail = False
+        self._is_failing = False
         self._stop_reason: str | None = None
         self._stop_failure: Failure | None = None
         self._host: asyncio.Task[None] | None = None
@@ -118,6 +119,7 @@ class Execution:
         self._waitings: list[_Waiting] = []
         self._mail: list[Mail] = []
         self._mail_seen = 0
+        self._mail_counted = 0
         self._generation = 0
         self._settling: asyncio.Task[None] | None = None
         self._steps = 0
@@ -209,7 +211,7 @@ class Execution:
             f"Look at 'perdure show {self.row.run_id}', then: perdure resolve {self.row.run_id} --retry"
         )
         self._stop_failure = Failure(type="AttemptsExhausted", message=message)
-        self._stop_reason = PARKED
+        self._stop(PARKED)
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -239,6 +241,9 @@ class Execution:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def _stop(self, reason: str) -> None:
+        if self._stop_reason is None:
+            # What comes from now on finds nobody who waits for it: the release must not count it.
+            self._mail_counted = self._mail_seen
         if self._stop_reason is None or reason == LOST:
             self._stop_reason = reason
         self._cancel_host()
@@ -281,6 +286,10 @@ class Execution:
             self._settling = asyncio.create_task(self._settle())
 
     def _is_still(self) -> bool:
+        if self._is_failing:
+            return False  # it ends; what else waits in it will not keep it
+        if any(waiting.future.done() for waiting in self._waitings):
+            return False  # a wait is over, its node has not had its turn yet
         return bool(self._contexts) and all(
             context.waiting > 0 and context.active == 0 and context.held == 0
             for context in self._contexts
@@ -539,7 +548,7 @@ class Execution:
         self, scope: fold.Scope, plan: GraphPlan, node: NodePlan, task: fold.Task, context: Context
     ) -> Any:
         values = scope.values or {}
-        if task.spec.argument is not None:
+        if task.spec.is_sent:
             argument = self.engine.codec.decode(task.spec.argument)
         else:
             argument = plan.build_state(values)
@@ -609,6 +618,7 @@ class Execution:
         retry_at_us = None if delay_s is None else self.now_us() + round(delay_s * 1_000_000)
         self.record(rec.NodeFailed(self.now_us(), task.path, task.attempt, failure, retry_at_us))
         if retry_at_us is None:
+            self._is_failing = True
             raise _GaveUp(failure) from error
 
     def _read_update(
@@ -642,11 +652,9 @@ class Execution:
 
     def _encode_live(
         self, place: str, live: Mapping[str, tuple[str, Any]]
-    ) -> dict[str, tuple[str, rec.Raw]]:
+    ) -> dict[str, tuple[str, Raw]]:
         encode = self.engine.codec.encode
-        return {
-            name: (op, rec.Raw(encode(value, name, place))) for name, (op, value) in live.items()
-        }
+        return {name: (op, Raw(encode(value, name, place))) for name, (op, value) in live.items()}
 
     # -- the end of a step -------------------------------------------------------------------------------------------------------
 
@@ -710,10 +718,10 @@ class Execution:
 
     def _encode_fields(
         self, plan: GraphPlan, values: Mapping[str, Any], names: set[str]
-    ) -> dict[str, rec.Raw]:
+    ) -> dict[str, Raw]:
         encode = self.engine.codec.encode
         place = f"graph {plan.name!r}, field "
-        return {name: rec.Raw(encode(values[name], name, place)) for name in sorted(names)}
+        return {name: Raw(encode(values[name], name, place)) for name in sorted(names)}
 
     async def _next_specs(
         self, plan: GraphPlan, tasks: list[fold.Task], values: Mapping[str, Any]
@@ -738,8 +746,8 @@ class Execution:
         for target in targets:
             if isinstance(target, Send):
                 place = f"argument of Send({target.node!r})"
-                argument = rec.Raw(self.engine.codec.encode(target.argument, place))
-                specs.append(rec.TaskSpec(target.node, 0, argument))
+                argument = Raw(self.engine.codec.encode(target.argument, place))
+                specs.append(rec.TaskSpec(target.node, 1, argument))
             elif target != END:
                 specs.append(rec.TaskSpec(target))
         return self._numbered(specs)
@@ -750,7 +758,7 @@ class Execution:
         counts: dict[str, int] = {}
         plain: set[str] = set()
         for spec in specs:
-            if spec.argument is None:
+            if not spec.is_sent:
                 if spec.node not in plain:
                     plain.add(spec.node)
                     numbered.append(spec)
@@ -796,7 +804,7 @@ class Execution:
     def _subgraph_input(
         self, outer: fold.Scope, plan: GraphPlan, task: fold.Task
     ) -> dict[str, Any]:
-        if task.spec.argument is not None:
+        if task.spec.is_sent:
             return plan.read_input(self.engine.codec.decode(task.spec.argument), True)
         values = outer.values or {}
         return {name: values[name] for name in plan.channels if name in values}
@@ -927,7 +935,7 @@ class Execution:
                 ready_at_us=ready_at_us,
                 failure=failure,
                 checkpoint=self.state.checkpoint,
-                mail_seen=self._mail_seen,
+                mail_seen=self._mail_counted,
             ),
         )
         await self.journal.barrier()

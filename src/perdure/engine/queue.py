@@ -41,10 +41,10 @@ class RunJournal:
         "_waiters",
         "error",
         "in_flight",
+        "is_held",
         "next_seq",
         "oldest_s",
         "prev_hash",
-        "is_held",
         "row",
         "total_bytes",
     )

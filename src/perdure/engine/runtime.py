@@ -433,7 +433,7 @@ class Runtime:
         open: bool = True,
         *,
         run_id: str | None = None,
-        tenant: str | None = None,  # noqa: A002, FBT001, FBT002  # of the public API
+        tenant: str | None = None,  # of the public API
     ) -> list[views.Ask]:
         """Return questions to people, oldest first; `open`: only those without an answer."""
         query = AskQuery(
@@ -570,7 +570,9 @@ class Runtime:
         """Look at the row, then wait for news of it: told in this process, polled for other processes."""
         row = await self.read_row(run_id)
         while True:
-            if row.status.is_final or row.status is RunStatus.NEEDS_DECISION:
+            # A parked run that was decided is only waiting for a worker to take it up again.
+            is_parked = row.status is RunStatus.NEEDS_DECISION and row.ready_at_us is None
+            if row.status.is_final or is_parked:
                 return await self._outcome(row)
             mark = self.engine.store.change_mark()
             told = await self.engine.wait_for_end(run_id, waiter, mark, POLL_S)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Raw
+
 from perdure.codec import NO_HASH, chain_hash, encode_frame, encode_record
 from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment, input_digest
@@ -123,7 +125,7 @@ def finish_new_run(
 
 def encode_writes(
     engine: Environment, plan: GraphPlan, values: Mapping[str, Any], place: str
-) -> dict[str, tuple[str, rec.Raw]]:
+) -> dict[str, tuple[str, Raw]]:
     """Return an update as stored: field -> (op, encoded value).
 
     Raises:
@@ -133,7 +135,7 @@ def encode_writes(
     return {
         name: (
             plan.channels[name].op.value,
-            rec.Raw(encode(value, f"graph {plan.name!r}, {place} {name!r}")),
+            Raw(encode(value, f"graph {plan.name!r}, {place} {name!r}")),
         )
         for name, value in values.items()
     }
@@ -146,16 +148,14 @@ def result_of(plan: GraphPlan, values: Mapping[str, Any]) -> Any:
     return plan.build_state(values)
 
 
-def folded_defaults(
-    engine: Environment, plan: GraphPlan, values: dict[str, Any]
-) -> dict[str, rec.Raw]:
+def folded_defaults(engine: Environment, plan: GraphPlan, values: dict[str, Any]) -> dict[str, Raw]:
     """Fill in the defaults of fields without a value, in place, and return them encoded."""
-    encoded: dict[str, rec.Raw] = {}
+    encoded: dict[str, Raw] = {}
     for name, channel in plan.channels.items():
         if name not in values and channel.default is not None:
             values[name] = channel.default()
             place = f"graph {plan.name!r}, default of field {name!r}"
-            encoded[name] = rec.Raw(engine.codec.encode(values[name], place))
+            encoded[name] = Raw(engine.codec.encode(values[name], place))
     return encoded
 
 

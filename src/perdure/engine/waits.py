@@ -8,6 +8,7 @@ import datetime as dt
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from perdure.core import fold
 from perdure.core.identity import ask_id
@@ -100,7 +101,7 @@ async def _receive_open(context: NodePort, call: fold.Call, topic: str) -> None:
         task.path,
         call.call_id,
         topic,
-        rec.Raw(mail.body_wire),
+        Raw(mail.body_wire),
         mail.sender,
         mail.at_us,
     )
@@ -177,7 +178,7 @@ async def _ask_open(context: NodePort, call: fold.Call, default: Any) -> None:
         mail = await _expire(context, call)
     if mail is not None:
         answered = rec.AskAnswered(
-            run.now_us(), task.path, call.call_id, rec.Raw(mail.body_wire), mail.sender, mail.at_us
+            run.now_us(), task.path, call.call_id, Raw(mail.body_wire), mail.sender, mail.at_us
         )
         run.record(answered, MailTaken(mail_ids=(mail.mail_id,)))
         return
@@ -185,7 +186,7 @@ async def _ask_open(context: NodePort, call: fold.Call, default: Any) -> None:
     if default is MISSING:
         run.record(rec.AskLapsed(now_us, task.path, call.call_id))
         return
-    value = rec.Raw(run.engine.codec.encode(default, "ctx.ask(default=)"))
+    value = Raw(run.engine.codec.encode(default, "ctx.ask(default=)"))
     run.record(
         rec.AskAnswered(now_us, task.path, call.call_id, value, "default", now_us, "default")
     )
@@ -248,7 +249,7 @@ async def _child_ended(context: NodePort, call: fold.Call, mail: Mail) -> rec.Ch
     run, task = context.run, context.task
     child = call.started.child
     values, row = await run.engine.values_of(child)
-    encoded = rec.Raw(run.engine.codec.encode(values, f"result of child {child!r}"))
+    encoded = Raw(run.engine.codec.encode(values, f"result of child {child!r}"))
     status = row.status.value
     return rec.ChildEnded(
         run.now_us(), task.path, call.call_id, child, status, encoded, row.failure

@@ -17,11 +17,19 @@ NIL = Raw(b"\xc0")
 
 
 class TaskSpec(Struct, array_like=True, frozen=True):
-    """One node execution that is to come: node, fan-out index (0: none), argument of a fan-out."""
+    """One node execution that is to come: node, fan-out index (0: none), argument of a fan-out.
+
+    The index says whether there is an argument: a field of type `Raw | None` can't be decoded.
+    """
 
     node: str
     index: int = 0
-    argument: Raw | None = None
+    argument: Raw = NIL
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether it is part of a fan-out and has an argument of its own."""
+        return self.index > 0
 
 
 class RunStarted(Struct, array_like=True, frozen=True, tag=1):

@@ -26,6 +26,7 @@ class Tables:
         self.run_at: dict[tuple[TenantId, ThreadId, int], RunId] = {}
         self.start_keys: dict[tuple[TenantId, str], RunId] = {}
         self.due: dict[RunId, int] = {}
+        self.numbers: dict[RunId, int] = {}
         self.frames: dict[RunId, tuple[FrameRow, ...]] = {}
         self.mail: dict[RunId, tuple[Mail, ...]] = {}
         self.effects: dict[EffectId, EffectRow] = {}

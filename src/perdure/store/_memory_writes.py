@@ -1,19 +1,19 @@
-"""What each write does to the rows of a memory store: functions inside a transaction of `Tables`."""
+"""What each write does to the rows of a memory store, inside a transaction of `Tables`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.errors import InvariantBroken, NotFound, RunFinal, StartKeyReused, ThreadBusy
+from perdure.errors import InvariantBroken
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
     Append,
     Appended,
     AppendOutcome,
-    AskRow,
     AskClosed,
     AskPut,
+    AskRow,
     AskState,
     Change,
     EffectPut,
@@ -42,7 +42,7 @@ from perdure.store.api import Answered, Decided
 
 _APPENDED = Appended()
 
-# -- starting ----------------------------------------------------------------------------------------
+# -- starting ----------------------------------------------------------------------------------
 
 
 def start_one(tables: Tables, run: NewRun) -> Started | Exception:
@@ -102,6 +102,7 @@ def _insert(tables: Tables, run: NewRun, *, is_busy: bool) -> RunRow:
     if row.start_key is not None:
         tables.put(tables.start_keys, (row.tenant, row.start_key), row.run_id)
     tables.put(tables.frames, row.run_id, (rules.first_frame(run),))
+    tables.put(tables.numbers, row.run_id, len(tables.numbers))
     tables.put_run(row)
     return row
 
@@ -114,7 +115,7 @@ def _spawn(tables: Tables, _row: RunRow, _item: Append, change: RunSpawned) -> N
         _insert(tables, run, is_busy=bool(unfinished))
 
 
-# -- claiming ----------------------------------------------------------------------------------------
+# -- claiming ----------------------------------------------------------------------------------
 
 
 def claim(
@@ -130,6 +131,7 @@ def claim(
     wanted = set(graphs)
     due = [tables.runs[run_id] for run_id, ready in tables.due.items() if ready <= now_us]
     due = [row for row in due if (row.graph, row.version) in wanted]
+    due.sort(key=lambda row: (row.ready_at_us or 0, tables.numbers[row.run_id]))
     taken = [rules.claimed(row, worker_id, lease_until_us) for row in _in_turn(due)[:limit]]
     for row in taken:
         tables.put_run(row)
@@ -137,7 +139,6 @@ def claim(
 
 
 def _in_turn(due: list[RunRow]) -> list[RunRow]:
-    due.sort(key=lambda row: row.ready_at_us or 0)
     turns: dict[tuple[int, TenantId], int] = {}
     keyed: list[tuple[int, int, RunRow]] = []
     for row in due:
@@ -183,7 +184,7 @@ def forget_worker(tables: Tables, worker_id: WorkerId, now_us: int) -> None:
             tables.put_run(replace(row, ready_at_us=rules.woken_at(row.ready_at_us, now_us)))
 
 
-# -- messages ----------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------
 
 
 def deliver(tables: Tables, mail: Mail) -> RunRow | None:
@@ -252,7 +253,7 @@ def decide(
     return Decided(row=decided, accepted=True)
 
 
-# -- appends -----------------------------------------------------------------------------------------
+# -- appends -----------------------------------------------------------------------------------
 
 
 def append(tables: Tables, batch: Sequence[Append]) -> list[AppendOutcome]:

@@ -1,4 +1,4 @@
-"""Find a store by the scheme of its URL; third-party ones by the entry point group `perdure.stores`."""
+"""Find a store by the scheme of its URL; third-party ones by entry points `perdure.stores`."""
 
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,7 +17,8 @@ def make_store(url: str, services: Services) -> Store:
     """Return the unopened store that the URL names.
 
     Args:
-        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `memory://`, or the scheme of an installed plug-in.
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `memory://`, or the scheme of an
+            installed plug-in.
         services: time, chance and identity, handed to the store.
 
     Raises:
@@ -26,10 +27,15 @@ def make_store(url: str, services: Services) -> Store:
     scheme, separator, _rest = url.partition("://")
     if separator and scheme in BUILT_IN:
         module, name = BUILT_IN[scheme]
-        return getattr(import_module(module), name)(url, services)  # type: ignore[no-any-return]  # by the table above
+        built_in: Store = getattr(import_module(module), name)(url, services)
+        return built_in
     plug_ins = {point.name: point for point in entry_points(group="perdure.stores")}
     if separator and scheme in plug_ins:
-        return plug_ins[scheme].load()(url, services)  # type: ignore[no-any-return]  # the plug-in's contract
+        plug_in: Store = plug_ins[scheme].load()(url, services)
+        return plug_in
     known = ", ".join(sorted([*BUILT_IN, *plug_ins]))
-    msg = f"no store for {url!r}: the URL must start with one of {known} and '://'; try 'sqlite:///perdure.db'"
+    msg = (
+        f"no store for {url!r}: the URL must start with one of {known} and '://'; "
+        "try 'sqlite:///perdure.db'"
+    )
     raise SettingInvalid(msg, url=url, known=known)

@@ -1,6 +1,7 @@
 """What every store decides the same way: pure functions over rows, no I/O.
 
-A backend reads the rows that a rule needs, asks the rule, and writes what it says in one transaction.
+A backend reads the rows that a rule needs, asks the rule, and writes what it says in one
+transaction.
 """
 
 from collections.abc import Sequence
@@ -55,8 +56,8 @@ def is_queued(status: RunStatus, waits: tuple[Wait, ...]) -> bool:
 def mail_wakes(kind: MailKind, status: RunStatus, waits: tuple[Wait, ...]) -> bool:
     """Return whether a message of this kind makes a run with these fields claimable at once.
 
-    A running run is not woken: its holder reads the mail. A pending one is due anyway, so that only a
-    cancel hurries it, unless it is queued: then it keeps its turn.
+    A running run is not woken: its holder reads the mail. A pending one is due anyway, so that only
+    a cancel hurries it, unless it is queued: then it keeps its turn.
     """
     if status is RunStatus.WAITING:
         return True
@@ -68,7 +69,7 @@ def mail_wakes(kind: MailKind, status: RunStatus, waits: tuple[Wait, ...]) -> bo
 
 
 def unread_wakes(kinds: list[MailKind], status: RunStatus) -> bool:
-    """Return whether unread mail of these kinds makes a run that is released as `status` claimable at once."""
+    """Return whether unread mail of these kinds makes a run released as `status` due at once."""
     if status is RunStatus.NEEDS_DECISION:
         return any(kind in _DECIDING for kind in kinds)
     return bool(kinds)
@@ -80,7 +81,7 @@ def woken_at(ready_at_us: int | None, at_us: int) -> int:
 
 
 def turn_at(waits: tuple[Wait, ...], at_us: int) -> int:
-    """Return when a queued run is claimable whose turn comes at `at_us`: a delayed start keeps its delay."""
+    """Return when a queued run is due whose turn comes at `at_us`: a delay is kept."""
     return max([at_us, *(wait.due_us for wait in waits if wait.due_us is not None)])
 
 
@@ -90,7 +91,7 @@ def is_refused(run: NewRun, *, is_busy: bool) -> bool:
 
 
 def first_row(run: NewRun, *, ordinal: int, is_busy: bool, base_checkpoint: int) -> RunRow:
-    """Return the row of a new run: queued behind the thread, due, or taken by the worker that it names."""
+    """Return the row of a new run: queued behind the thread, due, or taken by a worker."""
     row = RunRow(
         run_id=run.run_id,
         tenant=run.tenant,
@@ -180,7 +181,7 @@ def decision_of(*, happened: bool) -> str:
 def decision_mail(
     effect: EffectRow, *, happened: bool, result_wire: bytes | None, by: str, at_us: int
 ) -> Mail:
-    """Return the message that tells the run the decision: `[happened, result_wire or nil]` in MessagePack."""
+    """Return the message with the decision: `[happened, result_wire or nil]` in MessagePack."""
     return Mail(
         run_id=effect.run_id,
         kind=MailKind.DECISION,
@@ -201,7 +202,8 @@ def gap_free(
         frames: by seq; may begin with one that ends before `from_seq`.
         from_seq: first record that is wanted.
         limit: at most so many frames; None: all.
-        last_seq: newest record of the run: where the frames must lead to, unless the limit cuts them.
+        last_seq: newest record of the run: where the frames must lead to, unless the limit cuts
+            them.
 
     Raises:
         StoreCorrupt: frames are missing.
@@ -217,8 +219,8 @@ def gap_free(
         if expected > last_seq or (limit is not None and len(wanted) >= limit):
             return wanted if limit is None else wanted[:limit]
     msg = (
-        f"run {run_id!r} lacks the record {expected} of {last_seq} in its journal; nothing was written. "
-        "Run: perdure doctor"
+        f"run {run_id!r} lacks the record {expected} of {last_seq} in its journal; nothing was "
+        "written. Run: perdure doctor"
     )
     raise StoreCorrupt(msg, run_id=run_id, seq=expected, last_seq=last_seq)
 
@@ -232,9 +234,10 @@ def known_start(run: NewRun, found: RunRow) -> Started | StartKeyReused:
     """Return what a start gets whose key or id belongs to `found`: that run, or a refusal."""
     if found.input_digest == run.input_digest:
         return Started(row=found, created=False)
+    what = "run id" if run.start_key is None else "start key"
     msg = (
-        f"start key {run.start_key!r} belongs to run {found.run_id!r} with another graph or input; "
-        f"nothing was written. See: perdure show {found.run_id}"
+        f"{what} {run.start_key or run.run_id!r} belongs to run {found.run_id!r} with another "
+        f"graph or input; nothing was written. See: perdure show {found.run_id}"
     )
     return StartKeyReused(msg, start_key=run.start_key, run_id=found.run_id)
 
@@ -242,8 +245,8 @@ def known_start(run: NewRun, found: RunRow) -> Started | StartKeyReused:
 def thread_busy(run: NewRun, unfinished: RunRow) -> ThreadBusy:
     """Return the refusal of a start on a busy thread."""
     msg = (
-        f"thread {run.thread!r} is busy with run {unfinished.run_id!r} and on_busy='reject'; nothing "
-        "was written. Wait for it, or start with on_busy='queue'"
+        f"thread {run.thread!r} is busy with run {unfinished.run_id!r} and on_busy='reject'; "
+        "nothing was written. Wait for it, or start with on_busy='queue'"
     )
     return ThreadBusy(msg, thread=run.thread, run_id=unfinished.run_id)
 

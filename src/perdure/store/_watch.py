@@ -11,8 +11,8 @@ from perdure.clock import Clock
 class ChangeWatch:
     """Counts the writes that this store object knows of, and wakes who waits for one.
 
-    A waiter compares with the count that it has seen: what it names (`since`), else the count when the last call
-    of the same asyncio task returned, else when the last call of anybody returned.
+    A waiter compares with the count that it has seen: what it names (`since`), else the count when
+    the last call of the same asyncio task returned, else when the last call of anybody returned.
     """
 
     def __init__(self, clock: Clock, *, waiting: Callable[[], None] | None = None) -> None:
@@ -43,11 +43,10 @@ class ChangeWatch:
         """Count a write and wake everybody who waits. Call it in the loop of the waiters."""
         self._count += 1
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(True)
+            _settle(waiter, changed=True)
 
     async def wait(self, timeout_s: float, since: int | None) -> bool:
-        """Return True once there was a write after what the caller has seen, False after the timeout."""
+        """Return True once there was a write that the caller has not seen."""
         task = asyncio.current_task()
         if since is None:
             since = self._returned if task is None else self._seen.get(task, self._returned)
@@ -61,7 +60,7 @@ class ChangeWatch:
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         timer = asyncio.ensure_future(self._clock.sleep(timeout_s))
-        timer.add_done_callback(lambda _timer: waiter.done() or waiter.set_result(False))
+        timer.add_done_callback(lambda _timer: _settle(waiter, changed=False))
         try:
             if self._waiting is not None:
                 self._waiting()
@@ -69,3 +68,8 @@ class ChangeWatch:
         finally:
             self._waiters.discard(waiter)
             timer.cancel()
+
+
+def _settle(waiter: asyncio.Future[bool], *, changed: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(changed)

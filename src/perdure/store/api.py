@@ -2,20 +2,24 @@
 
 Rules, for every implementation (the conformance suite in `perdure.testing` checks them):
 
-- **Durable when it returns.** A call that writes returns after its writes survive a power loss. Each call is one
-  transaction: all of it or nothing; `append` is one transaction for the whole batch, in which a refused append
-  writes nothing and the others are written.
-- **Fenced.** An append whose token is not the run's token, or whose `first_seq` is not `last_seq + 1`, or whose
-  run is not `running`, is refused (`Fenced`). The check is part of the write, never a read before it.
-- **A claim may be made** of a run whose `ready_at_us` is at or before now. That is: a pending run that is due, a waiting
-  run whose timer is due or that was woken, a running one whose lease has ended or whose holder is known dead.
-  A claim sets status `running`, adds 1 to `token` and to `claims`, sets holder and lease end, clears waits.
-- **Every write that wakes a run sets `ready_at_us` in the same transaction** (mail, answer, decision, end of the
-  run before it on the thread, end of a child), unless the run is running: then the holder finds it when it reads its mail
-  and `RunReleased.mail_seen` keeps a race from losing it. A `needs_decision` run is woken by decision, retry and
-  cancel only. A queued run (`waits` names the thread) is woken by the end of the run before it only; a cancel
-  of a queued run takes effect when the thread is free, or at once where the store ends it itself.
-- **Errors** are those of `perdure.errors`, the driver's error as the cause. `StoreError` from a write means: nothing was written.
+- **Durable when it returns.** A call that writes returns after its writes survive a power loss.
+  Each call is one transaction: all of it or nothing; `append` is one transaction for the whole
+  batch, in which a refused append writes nothing and the others are written.
+- **Fenced.** An append whose token is not the run's token, or whose `first_seq` is not `last_seq +
+  1`, or whose run is not `running`, is refused (`Fenced`). The check is part of the write, never a
+  read before it.
+- **A claim may be made** of a run whose `ready_at_us` is at or before now. That is: a pending run
+  that is due, a waiting run whose timer is due or that was woken, a running one whose lease has
+  ended or whose holder is known dead. A claim sets status `running`, adds 1 to `token` and to
+  `claims`, sets holder and lease end, clears waits.
+- **Every write that wakes a run sets `ready_at_us` in the same transaction** (mail, answer,
+  decision, end of the run before it on the thread, end of a child), unless the run is running: then
+  the holder finds it when it reads its mail and `RunReleased.mail_seen` keeps a race from losing
+  it. A `needs_decision` run is woken by decision, retry and cancel only. A queued run (`waits`
+  names the thread) is woken by the end of the run before it only; a cancel of a queued run takes
+  effect when the thread is free, or at once where the store ends it itself.
+- **Errors** are those of `perdure.errors`, the driver's error as the cause. `StoreError` from a
+  write means: nothing was written.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -51,7 +55,7 @@ class Capability(msgspec.Struct, frozen=True):
 TRANSACTION = Capability("transaction")
 """`transact` works: user writes and the journal record commit together."""
 LIVENESS = Capability("liveness")
-"""`release_dead` notices the death of a worker on this host at once, by an operating-system lock."""
+"""`release_dead` notices the death of a worker on this host at once, by a system lock."""
 CROSS_PROCESS = Capability("cross_process")
 """Several processes may open the same store."""
 DURABLE = Capability("durable")
@@ -95,14 +99,14 @@ class AskQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to a decision about an uncertain effect: the row now, and whether this call decided it."""
+    """Answer to a decision: the effect now, and whether this call decided it."""
 
     row: EffectRow
     accepted: bool
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to an answer: the ask now, and whether this call answered it (else the first one stands)."""
+    """Answer to an answer: the ask now, and whether this call answered it."""
 
     row: AskRow
     accepted: bool
@@ -128,28 +132,31 @@ class Store(Protocol):
     async def open(self) -> None:
         """Open or create the store, and migrate an older schema.
 
-        Raises: StoreForeign, StoreSchemaNewer, StoreCorrupt, StoreReadOnly, StoreUnavailable (left untouched).
+        Raises: StoreForeign, StoreSchemaNewer, StoreCorrupt, StoreReadOnly, StoreUnavailable (left
+            untouched).
         """
 
     async def close(self) -> None:
         """Finish what was handed in, release everything. Idempotent."""
 
-    # -- writing -------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record, and say what became of each, in order.
 
-        An element is an exception (StartKeyReused, ThreadBusy) where that one was refused; the others are written.
-        A start key that exists with the same digest returns the first run, `created=False`.
-        On a thread with an unfinished run: `queue` stores it with `ready_at_us=None` and a `thread` wait;
-        `reject` refuses it; `cancel` posts a cancel to every unfinished run of the thread, and queues.
+        An element is an exception (StartKeyReused, ThreadBusy) where that one was refused; the
+        others are written. A start key that exists with the same digest returns the first run,
+        `created=False`. On a thread with an unfinished run: `queue` stores it with
+        `ready_at_us=None` and a `thread` wait; `reject` refuses it; `cancel` posts a cancel to
+        every unfinished run of the thread, and queues.
         Durability: all created runs, when it returns. Atomicity: each run with its first frame.
         """
 
     async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
-        """Write the frames and changes of many runs in one commit; outcomes in the order of the batch.
+        """Write the frames and changes of many runs in one commit; outcomes in order.
 
-        Two appends of one run in a batch are applied in order; if the first is refused, so is the second.
+        Two appends of one run in a batch are applied in order; if the first is refused, so is the
+        second.
         Durability: everything that answers `Appended`, when it returns.
         """
 
@@ -160,9 +167,10 @@ class Store(Protocol):
         run_id: RunId,
         token: int,
     ) -> AppendOutcome:
-        """Open a transaction, check the fence, run `body`, apply the append that it returns, commit.
+        """Open a transaction, check the fence, run `body`, apply its append, commit.
 
-        Whatever `body` raises rolls everything back and is raised again. Other writers wait meanwhile.
+        Whatever `body` raises rolls everything back and is raised again. Other writers wait
+        meanwhile.
         Capability: TRANSACTION.
         """
 
@@ -175,9 +183,9 @@ class Store(Protocol):
         lease_until_us: int,
         limit: int,
     ) -> list[RunRow]:
-        """Take up to `limit` claimable runs of these graphs (name, version), as they are after the claim.
+        """Take up to `limit` claimable runs of these graphs (name, version); rows after the claim.
 
-        Order: priority (higher first), then `ready_at_us`, with tenants taken in turn.
+        Order: priority (higher first); within one, tenants in turn, each by `ready_at_us`.
         Durability: the new tokens, when it returns.
         """
 
@@ -189,7 +197,7 @@ class Store(Protocol):
         now_us: int,
         lease_until_us: int,
     ) -> set[RunId]:
-        """Heartbeat: extend the leases (run id, token) and the worker's `seen_at_us`; return the runs that are lost."""
+        """Extend the leases (run id, token) and the worker's `seen_at_us`; return the lost runs."""
 
     async def post(self, mail: Mail) -> RunRow:
         """Store a message for an unfinished run and wake it; return the run's row after that.
@@ -200,8 +208,8 @@ class Store(Protocol):
     async def answer(self, ask_id: AskId, *, value_wire: bytes, by: str, at_us: int) -> Answered:
         """Answer an open ask once, post the answer to its run, wake it: one transaction.
 
-        An ask whose `expires_at_us` is at or before `at_us` is not answered (`accepted=False`). The mail: kind
-        `answer`, subject the ask id, body `value_wire`, sender `by`. Raises: NotFound.
+        An ask whose `expires_at_us` is at or before `at_us` is not answered (`accepted=False`). The
+        mail: kind `answer`, subject the ask id, body `value_wire`, sender `by`. Raises: NotFound.
         """
 
     async def decide(
@@ -209,9 +217,10 @@ class Store(Protocol):
     ) -> Decided:
         """Decide an uncertain effect once, post the decision to its run, wake it: one transaction.
 
-        The row keeps its state until the run records the outcome; `decision` and `decided_by` are set at once. The
-        mail: kind `decision`, subject the effect id, sender `by`, body `[happened, result_wire or nil]` in MessagePack.
-        An effect that is not uncertain or has its decision is left alone (`accepted=False`). Raises: NotFound.
+        The row keeps its state until the run records the outcome; `decision` and `decided_by` are
+        set at once. The mail: kind `decision`, subject the effect id, sender `by`, body
+        `[happened, result_wire or nil]` in MessagePack. An effect that is not uncertain or has its
+        decision is left alone (`accepted=False`). Raises: NotFound.
         """
 
     async def expire(self, ask_id: AskId, *, at_us: int) -> AskRow:
@@ -219,41 +228,43 @@ class Store(Protocol):
 
         So exactly one of answer and expiry wins. Raises: NotFound.
         """
+        ...
 
-    # -- workers ---------------------------------------------------------------------------------------------------
+    # -- workers -------------------------------------------------------------------------------
 
     async def register_worker(self, row: WorkerRow) -> None:
-        """Make the worker known; with LIVENESS, take the operating-system lock that its life is read from."""
+        """Make the worker known; with LIVENESS, take the lock that its life is read from."""
 
     async def forget_worker(self, worker_id: WorkerId) -> None:
         """Remove the worker and its lock; runs that it still holds become claimable at once."""
 
     async def release_dead(self) -> list[WorkerId]:
-        """With LIVENESS: make the runs of workers of this host that died claimable at once; return who died.
+        """Make the runs of this host's dead workers claimable at once; return who died.
 
-        Cheap enough to be called many times a second. Without it: returns an empty list.
+        Cheap enough to be called many times a second. Without LIVENESS: returns an empty list.
         """
 
     async def find_workers(self) -> list[WorkerRow]:
         """Return all known workers, oldest first."""
 
-    # -- waiting for others -------------------------------------------------------------------------------------------
+    # -- waiting for others --------------------------------------------------------------------
 
     def change_mark(self) -> int:
-        """Return how many writes this object knows of: take it, read, and hand it to `wait_for_change`."""
+        """Return how many writes this object knows of; take it before reading, for `since`."""
 
     async def wait_for_change(self, timeout_s: float, *, since: int | None = None) -> bool:
         """Return True soon after anybody (this process or another) wrote, False after `timeout_s`.
 
-        Never loses a write after `since` (a `change_mark`). Without it: none after the last call of the same asyncio
-        task returned; in a new task, none after the last call of anybody returned. Several callers may
-        wait at once. May return True without a change, never the other way round.
+        Never loses a write after `since` (a `change_mark`). Without it: none after the last call of
+        the same asyncio task returned; in a new task, none after the last call of anybody returned.
+        Several callers may wait at once. May return True without a change, never the other way
+        round.
         """
 
     async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
-        """Return the earliest `ready_at_us` of any run of these graphs; None: no run is due by itself."""
+        """Return the earliest `ready_at_us` of these graphs; None: no run is due by itself."""
 
-    # -- reading --------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     async def read_run(self, run_id: RunId) -> RunRow | None:
         """Return the run's row, or None."""
@@ -281,7 +292,8 @@ class Store(Protocol):
         """Return the run's unread messages with an id above `after`, in order of arrival."""
 
     async def read_held_mail(self, worker_id: WorkerId, *, after: int) -> list[Mail]:
-        """Return the unread messages with an id above `after` to the runs that the worker holds, by id."""
+        """Return the unread messages above `after` to the runs that the worker holds, by id."""
+        ...
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""

@@ -1,16 +1,17 @@
 """Runs in this process's memory, by the same transactional rules as any other store.
 
 Rows are frozen values in dictionaries (`_memory_tables`); what each write does to them is in
-`_memory_writes`. One lock makes each operation atomic, also between objects that share a store from several
-event loops; an operation that raises leaves nothing behind.
+`_memory_writes`. One lock makes each operation atomic, also between objects that share a store from
+several event loops; an operation that raises leaves nothing behind.
 
-`memory://` is private to the object; `memory://name` is shared by all objects of the process that name it and
-lives as long as the process. Nothing here survives the process, and `transact` is not offered.
+`memory://` is private to the object; `memory://name` is shared by all objects of the process that
+name it and lives as long as the process. Nothing here survives the process, and `transact` is not
+offered.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -47,11 +48,12 @@ from perdure.store.api import (
 
 _shared: dict[str, Tables] = {}
 
+Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 
 class MemoryStore:
-    """A store in memory: `memory://` for this object alone, `memory://name` shared within the process."""
+    """A store in memory: `memory://` for this object alone, `memory://name` shared."""
 
     capabilities: frozenset[Capability] = frozenset()
 
@@ -71,7 +73,7 @@ class MemoryStore:
         self._watch = ChangeWatch(services.clock)
         self._is_open = False
 
-    # -- life ----------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Begin to hear of writes. Idempotent."""
@@ -95,9 +97,10 @@ class MemoryStore:
             msg = f"the store {self.url!r} is not open; nothing was written. Call open() first"
             raise StoreUnavailable(msg, url=self.url)
 
-    @contextmanager
-    def _write(self, name: str) -> Iterator[Tables]:
-        """Give the tables for one transaction, with its crash points; tell all objects afterwards."""
+    @asynccontextmanager
+    async def _write(self, name: str) -> AsyncIterator[Tables]:
+        """Give the tables for one transaction, with its crash points; tell all afterwards."""
+        await self._services.clock.sleep(0)  # others get a turn, as with a store that has a disk
         self._check_open()
         tables, probe = self._tables, self._services.probe
         probe(f"store.{name}.before")
@@ -106,21 +109,21 @@ class MemoryStore:
             yield tables
             probe(f"store.{name}.during")
         if tables.writes != before and name != "renew":
-            if name != "append":
+            if name != "append":  # which says so itself, if it concerns others
                 self._watch.bump()
             tables.tell_others(self)
         probe(f"store.{name}.after")
 
-    # -- writing -------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record; see `Store.start`."""
-        with self._write("start") as tables:
+        async with self._write("start") as tables:
             return [writes.start_one(tables, run) for run in runs]
 
     async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
         """Write the frames and changes of many runs at once; see `Store.append`."""
-        with self._write("append") as tables:
+        async with self._write("append") as tables:
             outcomes = writes.append(tables, batch)
         if rules.wakes_others(batch):
             self._watch.bump()
@@ -135,8 +138,8 @@ class MemoryStore:
     ) -> AppendOutcome:
         """Refuse: there is no database to write to beside the journal."""
         msg = (
-            f"run {run_id!r}: the memory store has no transactions (capability 'transaction'); nothing was "
-            "written. Use a sqlite:// store for effects of kind 'transaction'"
+            f"run {run_id!r}: the memory store has no transactions (capability 'transaction'); "
+            "nothing was written. Use a sqlite:// store for effects of kind 'transaction'"
         )
         raise UsageError(msg, run_id=run_id)
 
@@ -150,7 +153,7 @@ class MemoryStore:
         limit: int,
     ) -> list[RunRow]:
         """Take up to `limit` claimable runs of these graphs; see `Store.claim`."""
-        with self._write("claim") as tables:
+        async with self._write("claim") as tables:
             return writes.claim(
                 tables,
                 worker_id,
@@ -169,24 +172,24 @@ class MemoryStore:
         lease_until_us: int,
     ) -> set[RunId]:
         """Extend the leases and the heartbeat; return the runs that are lost."""
-        with self._write("renew") as tables:
+        async with self._write("renew") as tables:
             return writes.renew(
                 tables, worker_id, held, now_us=now_us, lease_until_us=lease_until_us
             )
 
     async def post(self, mail: Mail) -> RunRow:
         """Store a message for an unfinished run and wake it; see `Store.post`."""
-        with self._write("post") as tables:
+        async with self._write("post") as tables:
             return writes.post(tables, mail)
 
     async def answer(self, ask_id: AskId, *, value_wire: bytes, by: str, at_us: int) -> Answered:
         """Answer an open ask once; see `Store.answer`."""
-        with self._write("answer") as tables:
+        async with self._write("answer") as tables:
             return writes.answer(tables, ask_id, value_wire=value_wire, by=by, at_us=at_us)
 
     async def expire(self, ask_id: AskId, *, at_us: int) -> AskRow:
         """Close an open ask as expired, unless it was answered; see `Store.expire`."""
-        with self._write("expire") as tables:
+        async with self._write("expire") as tables:
             return writes.expire(tables, ask_id, at_us=at_us)
 
     async def decide(
@@ -199,21 +202,21 @@ class MemoryStore:
         at_us: int,
     ) -> Decided:
         """Decide an uncertain effect once; see `Store.decide`."""
-        with self._write("decide") as tables:
+        async with self._write("decide") as tables:
             return writes.decide(
                 tables, effect_id, happened=happened, result_wire=result_wire, by=by, at_us=at_us
             )
 
-    # -- workers -------------------------------------------------------------------------------------
+    # -- workers -------------------------------------------------------------------------------
 
     async def register_worker(self, row: WorkerRow) -> None:
         """Make the worker known."""
-        with self._write("register") as tables:
+        async with self._write("register") as tables:
             tables.put(tables.workers, row.worker_id, row)
 
     async def forget_worker(self, worker_id: WorkerId) -> None:
         """Remove the worker; runs that it still holds become claimable at once."""
-        with self._write("forget") as tables:
+        async with self._write("forget") as tables:
             writes.forget_worker(tables, worker_id, self._services.clock.now_us())
 
     async def release_dead(self) -> list[WorkerId]:
@@ -225,19 +228,19 @@ class MemoryStore:
         rows = self._rows(self._tables.workers)
         return sorted(rows, key=lambda row: (row.started_at_us, row.worker_id))
 
-    # -- waiting for others --------------------------------------------------------------------------
+    # -- waiting for others --------------------------------------------------------------------
 
     def change_mark(self) -> int:
         """Return how many writes this object knows of; see `Store.change_mark`."""
         return self._watch.mark
 
     async def wait_for_change(self, timeout_s: float, *, since: int | None = None) -> bool:
-        """Return True soon after anybody wrote, False after `timeout_s`; see `Store.wait_for_change`."""
+        """Return True soon after anybody wrote; see `Store.wait_for_change`."""
         self._check_open()
         return await self._watch.wait(timeout_s, since)
 
     async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
-        """Return the earliest `ready_at_us` of any run of these graphs; None: no run is due by itself."""
+        """Return the earliest `ready_at_us` of these graphs; None: no run is due by itself."""
         wanted = set(graphs)
         self._check_open()
         with self._tables.lock:
@@ -251,9 +254,9 @@ class MemoryStore:
                 default=None,
             )
 
-    # -- reading -------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
-    def _rows(self, table: dict[object, Row] | dict[WorkerId, Row]) -> list[Row]:
+    def _rows(self, table: dict[Key, Row]) -> list[Row]:
         self._check_open()
         with self._tables.lock:
             return list(table.values())
@@ -285,7 +288,7 @@ class MemoryStore:
     async def read_frames(
         self, run_id: RunId, *, from_seq: int = 1, limit: int | None = None
     ) -> list[FrameRow]:
-        """Return the frames that hold records from `from_seq` on, by seq; see `Store.read_frames`."""
+        """Return the frames with the records from `from_seq` on; see `Store.read_frames`."""
         self._check_open()
         with self._tables.lock:
             frames = list(self._tables.frames.get(run_id, ()))
@@ -336,6 +339,6 @@ class MemoryStore:
     async def find_effects(self, query: EffectQuery) -> list[EffectRow]:
         """Return effects, newest change first."""
         limit = rules.limit_of(query.limit)
-        rows = self._rows(self._tables.effects)[::-1]
-        rows = [row for row in rows if rules.effect_matches(row, query)]
+        newest = self._rows(self._tables.effects)[::-1]
+        rows = [row for row in newest if rules.effect_matches(row, query)]
         return sorted(rows, key=lambda row: row.changed_at_us, reverse=True)[:limit]

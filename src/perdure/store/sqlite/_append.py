@@ -1,7 +1,8 @@
 """Appends: the fenced write of a frame, and the changes that go with it.
 
-Invariant: an append writes nothing before its fence has held. The fence is the one `UPDATE` that moves
-`last_seq`; what could still refuse the append (a taken business key) is looked up before it.
+Invariant: an append writes nothing before its fence has held. The fence is the one `UPDATE` that
+    moves `last_seq`; what could still refuse the append (a taken business key) is looked up before
+    it.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import apsw
 
 from perdure.errors import InvariantBroken
-from perdure.ids import RunId
+from perdure.ids import EffectId, RunId
 from perdure.model import (
     Append,
     Appended,
@@ -32,11 +33,11 @@ from perdure.model import (
 )
 from perdure.store import _rules as rules
 from perdure.store.sqlite import _mail, _runs
-from perdure.store.sqlite._rows import waits_of, wire_of, wire_of_waits
+from perdure.store.sqlite._rows import Row, waits_of, wire_of, wire_of_waits
 
 _FENCE = (
-    "UPDATE perdure_runs SET last_seq = ? WHERE run_id = ? AND token = ? AND last_seq = ? AND status = 'running' "
-    "RETURNING run_no"
+    "UPDATE perdure_runs SET last_seq = ? WHERE run_id = ? AND token = ? AND last_seq = ? "
+    "AND status = 'running' RETURNING run_no"
 )
 _INSERT_FRAME = _runs.INSERT_FRAME
 _APPENDED = Appended()
@@ -77,7 +78,7 @@ def append_one(db: apsw.Connection, item: Append) -> AppendOutcome:
 
 def _fence_state(db: apsw.Connection, item: Append) -> Fenced:
     sql = "SELECT token, holder, last_seq FROM perdure_runs WHERE run_id = ?"
-    rows = db.execute(sql, (item.run_id,)).fetchall()
+    rows: list[Row] = db.execute(sql, (item.run_id,)).fetchall()
     token, holder, last_seq = rows[0] if rows else (0, None, 0)
     return Fenced(token=token, holder=holder, last_seq=last_seq)
 
@@ -85,9 +86,9 @@ def _fence_state(db: apsw.Connection, item: Append) -> Fenced:
 def fence(
     db: apsw.Connection, run_id: RunId, token: int, first_seq: int | None = None
 ) -> Fenced | None:
-    """Return None while the token (and the seq, if given) is the run's and it is running, else what is true."""
+    """Return None while the run is running under this token (and seq), else what is true."""
     sql = "SELECT token, holder, last_seq, status FROM perdure_runs WHERE run_id = ?"
-    rows = db.execute(sql, (run_id,)).fetchall()
+    rows: list[Row] = db.execute(sql, (run_id,)).fetchall()
     found, holder, last_seq, status = rows[0] if rows else (0, None, 0, "")
     holds_seq = first_seq is None or first_seq == last_seq + 1
     if found == token and status == RunStatus.RUNNING.value and holds_seq:
@@ -105,15 +106,16 @@ def _taken_key(db: apsw.Connection, changes: tuple[Change, ...]) -> KeyTaken | N
         sql = "SELECT effect_id FROM perdure_effects WHERE tenant = ? AND business_key = ?"
         holder = own.setdefault(key, db.execute(sql, key).get or row.effect_id)
         if holder != row.effect_id:
-            return KeyTaken(effect_id=holder, business_key=change.row.business_key)  # type: ignore[arg-type]  # stored id
+            return KeyTaken(effect_id=EffectId(holder), business_key=change.row.business_key)
     return None
 
 
-# -- changes -----------------------------------------------------------------------------------------
+# -- changes -----------------------------------------------------------------------------------
 
 _RELEASE = """
 UPDATE perdure_runs
-SET status = ?, waits = ?, ready_at_us = ?, failure = ?, checkpoint = max(checkpoint, ?), holder = NULL,
+SET status = ?, waits = ?, ready_at_us = ?, failure = ?, checkpoint = max(checkpoint, ?), holder =
+NULL,
     claims = iif(?, claims, 0)
 WHERE run_no = ? RETURNING graph
 """
@@ -151,7 +153,8 @@ def _progressed(db: apsw.Connection, run_no: int, _item: Append, change: RunProg
 
 _END = """
 UPDATE perdure_runs
-SET status = ?, failure = ?, checkpoint = max(checkpoint, ?), ended_at_us = ?, holder = NULL, waits = NULL,
+SET status = ?, failure = ?, checkpoint = max(checkpoint, ?), ended_at_us = ?, holder = NULL, waits
+= NULL,
     ready_at_us = NULL
 WHERE run_no = ? RETURNING graph, ordinal
 """
@@ -159,10 +162,12 @@ WHERE run_no = ? RETURNING graph, ordinal
 
 def _ended(db: apsw.Connection, run_no: int, item: Append, change: RunEnded) -> None:
     params = (change.status.value, wire_of(change.failure), change.checkpoint, change.at_us, run_no)
-    graph, ordinal = db.execute(_END, params).fetchall()[0]
+    rows: list[Row] = db.execute(_END, params).fetchall()
+    graph, ordinal = rows[0]
     db.execute("DELETE FROM perdure_mail WHERE run_no = ?", (run_no,))
     db.execute(
-        "UPDATE perdure_asks SET state = 'withdrawn', answered_at_us = ? WHERE run_no = ? AND state = 'open'",
+        "UPDATE perdure_asks SET state = 'withdrawn', answered_at_us = ? "
+        "WHERE run_no = ? AND state = 'open'",
         (change.at_us, run_no),
     )
     _move_thread(db, item, change.checkpoint, graph)
@@ -192,10 +197,13 @@ def _give_turn(db: apsw.Connection, item: Append, ordinal: int, at_us: int) -> N
 
 
 _PUT_EFFECT = """
-INSERT INTO perdure_effects (effect_id, run_no, tenant, node, name, kind, state, key, business_key, args_digest,
-    request_wire, result_wire, attempt, failure, intended_at_us, changed_at_us, decision, decided_by)
+INSERT INTO perdure_effects (effect_id, run_no, tenant, node, name, kind, state, key, business_key,
+args_digest,
+    request_wire, result_wire, attempt, failure, intended_at_us, changed_at_us, decision,
+    decided_by)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (effect_id) DO UPDATE SET node = excluded.node, name = excluded.name, kind = excluded.kind,
+ON CONFLICT (effect_id) DO UPDATE SET node = excluded.node, name = excluded.name, kind =
+excluded.kind,
     state = excluded.state, key = excluded.key, business_key = excluded.business_key,
     args_digest = excluded.args_digest, request_wire = excluded.request_wire,
     result_wire = excluded.result_wire, attempt = excluded.attempt, failure = excluded.failure,
@@ -229,7 +237,8 @@ def _put_effect(db: apsw.Connection, run_no: int, _item: Append, change: EffectP
 
 
 _PUT_ASK = """
-INSERT INTO perdure_asks (ask_id, run_no, tenant, node, question, schema, state, asked_at_us, expires_at_us,
+INSERT INTO perdure_asks (ask_id, run_no, tenant, node, question, schema, state, asked_at_us,
+expires_at_us,
     value_wire, answered_by, answered_at_us)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ask_id) DO NOTHING
 """
@@ -277,7 +286,8 @@ def _spawn(db: apsw.Connection, _run_no: int, _item: Append, change: RunSpawned)
 def _base_thread(db: apsw.Connection, run_no: int, item: Append, change: ThreadBased) -> None:
     db.execute(
         "UPDATE perdure_threads SET base_seq = ?, "
-        "base_ordinal = (SELECT ordinal FROM perdure_runs WHERE run_no = ?) WHERE tenant = ? AND thread = ?",
+        "base_ordinal = (SELECT ordinal FROM perdure_runs WHERE run_no = ?) "
+        "WHERE tenant = ? AND thread = ?",
         (change.seq, run_no, item.tenant, item.thread),
     )
 

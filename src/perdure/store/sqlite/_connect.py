@@ -1,7 +1,10 @@
 """Opening connections: nothing is touched before the file is known to be ours."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event
+from urllib.parse import quote
 
 import apsw
 
@@ -14,8 +17,8 @@ from perdure.store.sqlite.limits import BUSY_STEP_S, BUSY_STEP_S_MAX, STATEMENT_
 def busy_handler(timeout_s: float) -> Callable[[int], bool]:
     """Return a busy handler that tries again in short, growing steps until the timeout.
 
-    SQLite's own handler sleeps up to 100 ms between two tries, which is what writers of several processes
-    would then wait for a commit of half a millisecond.
+    SQLite's own handler sleeps up to 100 ms between two tries, which is what writers of several
+    processes would then wait for a commit of half a millisecond.
     """
     never = Event()
     waited_s = 0.0
@@ -34,13 +37,44 @@ def busy_handler(timeout_s: float) -> Callable[[int], bool]:
     return wait
 
 
+def inspect_file(path: Path) -> None:
+    """Refuse a file at rest that is not ours or not writable, and leave no trace beside it.
+
+    A connection to a WAL database makes files next to it; an immutable one does not. It is right
+    only for a file that nobody uses: one with a journal beside it is checked by the real connection
+    alone.
+
+    Raises:
+        StoreForeign, StoreSchemaNewer, StoreReadOnly: the file was left untouched.
+        apsw.Error: it is no database at all.
+    """
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    # After the size: a file with content and no journal has been committed by whoever created it.
+    if not any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal")):
+        name = f"file:{quote(str(path.absolute()))}?immutable=1"
+        db = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        try:
+            check_owner(db, path)
+        finally:
+            db.close()
+    if not os.access(path, os.W_OK):
+        raise _read_only(path)
+
+
+def _read_only(path: Path) -> StoreReadOnly:
+    msg = f"{path} cannot be written; it was left untouched. Look at: ls -l {path}; lsattr {path}"
+    return StoreReadOnly(msg, path=str(path))
+
+
 def connect_writer(options: SqliteOptions) -> apsw.Connection:
     """Open or create the file, migrate it, and return the connection that writes.
 
     Raises:
-        StoreForeign, StoreSchemaNewer, StoreReadOnly, StoreUnavailable: the file was left untouched.
-        apsw.Error: the driver's error, to be mapped.
+        StoreForeign, StoreSchemaNewer, StoreReadOnly, StoreUnavailable: the file was left
+        untouched. apsw.Error: the driver's error, to be mapped.
     """
+    inspect_file(options.path)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     db = apsw.Connection(str(options.path), flags=flags, statementcachesize=STATEMENT_CACHE)
     try:
@@ -49,11 +83,7 @@ def connect_writer(options: SqliteOptions) -> apsw.Connection:
         db.set_busy_handler(busy_handler(options.busy_timeout_s))
         check_owner(db, options.path)
         if db.readonly("main"):
-            msg = (
-                f"{options.path} cannot be written; it was left untouched. "
-                f"Look at: ls -l {options.path}; lsattr {options.path}"
-            )
-            raise StoreReadOnly(msg, path=str(options.path))
+            raise _read_only(options.path)
         migrate(db, options.path)
         switch_to_wal(db, options.path)
         if options.max_pages is not None:

@@ -18,7 +18,10 @@ _MAPPING: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...]
     (
         (apsw.FullError,),
         StoreFull,
-        "no space is left for {path}; nothing of this write was kept. Free space (df -h {folder}) and try again",
+        (
+            "no space is left for {path}; nothing of this write was kept. "
+            "Free space (df -h {folder}) and try again"
+        ),
     ),
     (
         (apsw.ReadOnlyError, apsw.PermissionsError),
@@ -28,7 +31,10 @@ _MAPPING: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...]
     (
         (apsw.NotADBError,),
         StoreForeign,
-        "{path} is not a SQLite database; it was left untouched. Name another file in the store URL",
+        (
+            "{path} is not a SQLite database; it was left untouched. "
+            "Name another file in the store URL"
+        ),
     ),
     (
         (apsw.CorruptError,),
@@ -43,7 +49,10 @@ _MAPPING: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...]
     (
         (apsw.CantOpenError, apsw.IOError),
         StoreUnavailable,
-        "{path} cannot be opened, read or written; nothing was written. Look at: ls -ld {folder}; dmesg | tail",
+        (
+            "{path} cannot be opened, read or written; nothing was written. "
+            "Look at: ls -ld {folder}; dmesg | tail"
+        ),
     ),
 )
 

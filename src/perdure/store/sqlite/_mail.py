@@ -15,6 +15,7 @@ from perdure.store.sqlite._rows import (
     EFFECT_COLUMNS,
     EFFECTS_FROM,
     RUN_COLUMNS,
+    Row,
     ask_row,
     effect_row,
     run_row,
@@ -22,12 +23,15 @@ from perdure.store.sqlite._rows import (
 )
 
 _TARGET = "SELECT run_no, status, waits, ready_at_us FROM perdure_runs WHERE run_id = ?"
-_INSERT_MAIL = "INSERT INTO perdure_mail (run_no, kind, subject, body_wire, sender, at_us) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT_MAIL = (
+    "INSERT INTO perdure_mail (run_no, kind, subject, body_wire, sender, at_us) "
+    "VALUES (?, ?, ?, ?, ?, ?)"
+)
 
 
 def deliver(db: apsw.Connection, mail: Mail) -> None:
     """Store the message and wake its run; a run that is unknown or final gets nothing."""
-    rows = db.execute(_TARGET, (mail.run_id,)).fetchall()
+    rows: list[Row] = db.execute(_TARGET, (mail.run_id,)).fetchall()
     if not rows:
         return
     run_no, status_text, waits_wire, ready_at_us = rows[0]
@@ -68,8 +72,8 @@ def answer(
     if not rules.is_answerable(row, at_us):
         return Answered(row=row, accepted=False)
     db.execute(
-        "UPDATE perdure_asks SET state = 'answered', value_wire = ?, answered_by = ?, answered_at_us = ? "
-        "WHERE ask_id = ?",
+        "UPDATE perdure_asks SET state = 'answered', value_wire = ?, answered_by = ?, "
+        "answered_at_us = ? WHERE ask_id = ?",
         (value_wire, by, at_us, ask_id),
     )
     deliver(db, rules.answer_mail(row, value_wire=value_wire, by=by, at_us=at_us))
@@ -110,7 +114,8 @@ def decide(
         return Decided(row=row, accepted=False)
     decision = rules.decision_of(happened=happened)
     db.execute(
-        "UPDATE perdure_effects SET decision = ?, decided_by = ?, changed_at_us = ? WHERE effect_id = ?",
+        "UPDATE perdure_effects SET decision = ?, decided_by = ?, changed_at_us = ? "
+        "WHERE effect_id = ?",
         (decision, by, at_us, effect_id),
     )
     mail = rules.decision_mail(row, happened=happened, result_wire=result_wire, by=by, at_us=at_us)
@@ -122,4 +127,5 @@ def decide(
 def unread_kinds(db: apsw.Connection, run_no: int, after: int) -> list[MailKind]:
     """Return the kinds of the run's unread messages with an id above `after`."""
     sql = "SELECT kind FROM perdure_mail WHERE run_no = ? AND mail_id > ?"
-    return [MailKind(row[0]) for row in db.execute(sql, (run_no, after)).fetchall()]
+    rows: list[Row] = db.execute(sql, (run_no, after)).fetchall()
+    return [MailKind(row[0]) for row in rows]

@@ -1,11 +1,12 @@
 """OS threads that own one connection each, and the hand-off between them and the event loop.
 
-A call travels loop -> thread through a `SimpleQueue` and back through `call_soon_threadsafe`, once per batch:
-no executor, no lock held while waiting.
+A call travels loop -> thread through a `SimpleQueue` and back through `call_soon_threadsafe`, once
+per batch: no executor, no lock held while waiting.
 
-The writer runs everything that is queued when the last commit returns in one transaction, with a savepoint
-per call, so that a call that fails takes nothing of the others with it. A failed commit fails all of them.
-A probe that raises (a simulated crash) counts as a failure of the whole transaction.
+The writer runs everything that is queued when the last commit returns in one transaction, with a
+savepoint per call, so that a call that fails takes nothing of the others with it. A failed commit
+fails all of them. A probe that raises (a simulated crash) counts as a failure of the whole
+transaction.
 """
 
 import asyncio
@@ -22,22 +23,47 @@ from perdure.errors import StoreUnavailable
 from perdure.model import Append, Appended, AppendOutcome
 from perdure.store.sqlite._append import append_one
 from perdure.store.sqlite._errors import map_error
-from perdure.store.sqlite._session import Call, Operation, Session
+from perdure.store.sqlite._session import Call, Operation, Session, settle_all
 from perdure.store.sqlite.limits import COALESCE_MAX
 
 Result = TypeVar("Result")
 
 CRASH_POINTS: dict[str, tuple[str, str, str]] = {
-    name: (f"store.{name}.before", f"store.{name}.during", f"store.{name}.after")
-    for name in (
-        "start",  # crash-point: store.start.before, store.start.during, store.start.after
-        "append",  # crash-point: store.append.before, store.append.during, store.append.after
-        "claim",  # crash-point: store.claim.before, store.claim.during, store.claim.after
-        "post",  # crash-point: store.post.before, store.post.during, store.post.after
-        "answer",  # crash-point: store.answer.before, store.answer.during, store.answer.after
-        "decide",  # crash-point: store.decide.before, store.decide.during, store.decide.after
-        "transact",  # crash-point: store.transact.before, store.transact.during, store.transact.after
-    )
+    "start": (
+        "store.start.before",  # crash-point: store.start.before
+        "store.start.during",  # crash-point: store.start.during
+        "store.start.after",  # crash-point: store.start.after
+    ),
+    "append": (
+        "store.append.before",  # crash-point: store.append.before
+        "store.append.during",  # crash-point: store.append.during
+        "store.append.after",  # crash-point: store.append.after
+    ),
+    "claim": (
+        "store.claim.before",  # crash-point: store.claim.before
+        "store.claim.during",  # crash-point: store.claim.during
+        "store.claim.after",  # crash-point: store.claim.after
+    ),
+    "post": (
+        "store.post.before",  # crash-point: store.post.before
+        "store.post.during",  # crash-point: store.post.during
+        "store.post.after",  # crash-point: store.post.after
+    ),
+    "answer": (
+        "store.answer.before",  # crash-point: store.answer.before
+        "store.answer.during",  # crash-point: store.answer.during
+        "store.answer.after",  # crash-point: store.answer.after
+    ),
+    "decide": (
+        "store.decide.before",  # crash-point: store.decide.before
+        "store.decide.during",  # crash-point: store.decide.during
+        "store.decide.after",  # crash-point: store.decide.after
+    ),
+    "transact": (
+        "store.transact.before",  # crash-point: store.transact.before
+        "store.transact.during",  # crash-point: store.transact.during
+        "store.transact.after",  # crash-point: store.transact.after
+    ),
 }
 """Probe names of each kind of write: before BEGIN, right before COMMIT, after COMMIT."""
 
@@ -77,7 +103,7 @@ class ConnectionThread:
         return future
 
     async def close(self) -> None:
-        """Finish the calls that were handed in, close the connection, end the thread. Idempotent."""
+        """Finish what was handed in, close the connection, end the thread. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._calls.put(None)
@@ -126,10 +152,14 @@ class ConnectionThread:
         return mapped
 
     def _resolve(self, calls: list[Call[Any]]) -> None:
-        self._to_loop(lambda: [call.settle() for call in calls])
+        self._to_loop(lambda: settle_all(calls))
 
     def _notify_closed(self) -> None:
-        self._to_loop(lambda: self._closed.done() or self._closed.set_result(None))
+        self._to_loop(self._set_closed)
+
+    def _set_closed(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
 
     def _to_loop(self, callback: Callable[[], object]) -> None:
         try:
@@ -161,7 +191,8 @@ class Writer(ConnectionThread):
             connect: makes the connection, in the thread.
             probe: called with the names of crash points.
             flush_delay_s: sleep after each commit that wrote, to stand for a slow disk.
-            changed: called in the loop, before the waiters, after each commit that others may wait for.
+            changed: called in the loop, before the waiters, after each commit that others may wait
+                for.
         """
         super().__init__(f"perdure-writer {path.name}", path, connect)
         self._probe = probe
@@ -271,7 +302,7 @@ class Writer(ConnectionThread):
             self._resolve([call])
 
     def commit_session(self, db: apsw.Connection, session: Session, item: Append) -> AppendOutcome:
-        """Write the append that the body returned and commit; anything but `Appended` writes nothing."""
+        """Write the body's append and commit; anything but `Appended` writes nothing."""
         if session.failure is not None:
             raise session.failure
         outcome = append_one(db, item)

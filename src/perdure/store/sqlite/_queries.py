@@ -18,6 +18,7 @@ from perdure.store.sqlite._rows import (
     RUN_COLUMNS,
     THREAD_COLUMNS,
     WORKER_COLUMNS,
+    Row,
     ask_row,
     effect_row,
     frame_row,
@@ -29,8 +30,8 @@ from perdure.store.sqlite._rows import (
 
 _NEXT_READY = """
 SELECT ready_at_us FROM perdure_runs
-WHERE ready_at_us IS NOT NULL AND (graph, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))
-ORDER BY ready_at_us LIMIT 1
+WHERE ready_at_us IS NOT NULL AND (graph, version) IN (SELECT value ->> 0, value ->> 1 FROM
+json_each(?)) ORDER BY ready_at_us LIMIT 1
 """
 _FRAMES = """
 SELECT first_seq, count, token, at_us, body, prev_hash, hash FROM perdure_frames
@@ -64,7 +65,7 @@ class Filter:
         self.params.extend(params)
 
     def states(self, column: str, states: Sequence[StrEnum]) -> None:
-        """Require any of the states; none named: all. Literals, so that partial indexes are used."""
+        """Require any of the states (none: all), as literals for the partial indexes."""
         literals = [f"'{state.value}'" for state in states]
         if len(literals) == 1:
             self.term(f"{column} = {literals[0]}")
@@ -156,7 +157,10 @@ def find_asks(db: apsw.Connection, query: AskQuery) -> list[AskRow]:
     found.equals("a.tenant", query.tenant)
     found.equals("r.run_id", query.run_id)
     found.states("a.state", query.states)
-    sql = f"SELECT {ASK_COLUMNS} FROM {ASKS_FROM} {found.where()} ORDER BY a.asked_at_us, a.ask_no LIMIT ?"
+    sql = (
+        f"SELECT {ASK_COLUMNS} FROM {ASKS_FROM} {found.where()} "
+        "ORDER BY a.asked_at_us, a.ask_no LIMIT ?"
+    )
     rows = db.execute(sql, (*found.params, rules.limit_of(query.limit))).fetchall()
     return [ask_row(row) for row in rows]
 
@@ -201,3 +205,12 @@ def next_ready_at(db: apsw.Connection, graphs: str) -> int | None:
     """Return the earliest `ready_at_us` of any run of these graphs (JSON)."""
     found: int | None = db.execute(_NEXT_READY, (graphs,)).get
     return found
+
+
+def check(db: apsw.Connection) -> list[str]:
+    """Return what `PRAGMA quick_check` finds wrong with the file; empty: nothing."""
+    try:
+        rows: list[Row] = db.execute("PRAGMA quick_check").fetchall()
+    except apsw.CorruptError as error:
+        return [str(error)]
+    return [str(row[0]) for row in rows if row[0] != "ok"]

@@ -33,9 +33,9 @@ RUN_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(RunRow))
 """The columns of a run in the order of `RunRow`."""
 
 EFFECT_COLUMNS = (
-    "e.effect_id, r.run_id, e.tenant, r.thread, e.node, e.name, e.kind, e.state, e.key, e.business_key, "
-    "e.args_digest, e.request_wire, e.result_wire, e.attempt, e.failure, e.intended_at_us, "
-    "e.changed_at_us, e.decision, e.decided_by"
+    "e.effect_id, r.run_id, e.tenant, r.thread, e.node, e.name, e.kind, e.state, e.key, "
+    "e.business_key, e.args_digest, e.request_wire, e.result_wire, e.attempt, e.failure, "
+    "e.intended_at_us, e.changed_at_us, e.decision, e.decided_by"
 )
 EFFECTS_FROM = "perdure_effects AS e JOIN perdure_runs AS r ON r.run_no = e.run_no"
 

@@ -10,6 +10,7 @@ from perdure.ids import RunId, TenantId, ThreadId, WorkerId
 from perdure.model import Mail, MailKind, NewRun, OnBusy, RunRow, RunStatus, Started, WorkerRow
 from perdure.store import _rules as rules
 from perdure.store.sqlite import _mail
+from perdure.store.sqlite._due import find_due
 from perdure.store.sqlite._rows import (
     RUN_COLUMNS,
     WORKER_COLUMNS,
@@ -17,7 +18,7 @@ from perdure.store.sqlite._rows import (
     run_row,
     worker_params,
 )
-from perdure.store.sqlite.limits import CLAIM_WINDOW, WORKER_FORGOTTEN_US
+from perdure.store.sqlite.limits import WORKER_FORGOTTEN_US
 
 _INSERT_RUN = (
     f"INSERT INTO perdure_runs ({RUN_COLUMNS}) "
@@ -27,31 +28,16 @@ INSERT_FRAME = (
     "INSERT INTO perdure_frames (run_no, first_seq, count, token, at_us, body, prev_hash, hash) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_GRAPHS = "(graph, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:graphs))"
-# Priority first; within one priority the tenants take turns, each with its oldest.
-_DUE = f"""
-WITH due AS (
-    SELECT run_no, tenant, priority, ready_at_us FROM perdure_runs
-    WHERE ready_at_us <= :now AND {_GRAPHS}
-    ORDER BY ready_at_us LIMIT {CLAIM_WINDOW}
-)
-SELECT run_no FROM (
-    SELECT run_no, priority, ready_at_us,
-        row_number() OVER (PARTITION BY priority, tenant ORDER BY ready_at_us, run_no) AS turn
-    FROM due
-)
-ORDER BY priority DESC, turn, ready_at_us, run_no LIMIT :limit
-"""
 _CLAIM = f"""
 UPDATE perdure_runs
-SET status = 'running', token = token + 1, claims = claims + 1, holder = ?, ready_at_us = ?, waits = NULL
-WHERE run_no = ? RETURNING {RUN_COLUMNS}
+SET status = 'running', token = token + 1, claims = claims + 1, holder = ?, ready_at_us = ?, waits =
+NULL WHERE run_no = ? RETURNING {RUN_COLUMNS}
 """
 _RENEW = """
 UPDATE perdure_runs SET ready_at_us = max(ready_at_us, :until)
 WHERE holder = :worker AND status = 'running' AND (run_id, token) IN
     (SELECT value ->> 0, value ->> 1 FROM json_each(:held))
-RETURNING run_id
+RETURNING run_id, token
 """
 _THREAD_NEXT = """
 INSERT INTO perdure_threads (tenant, thread, last_ordinal) VALUES (?, ?, 1)
@@ -95,7 +81,10 @@ def _known(db: apsw.Connection, run: NewRun) -> Started | Exception | None:
 
 def _unfinished(db: apsw.Connection, tenant: TenantId, thread: ThreadId) -> list[RunRow]:
     # Runs of a thread end in the order of their ordinals, so the unfinished ones are the newest.
-    sql = f"SELECT {RUN_COLUMNS} FROM perdure_runs WHERE tenant = ? AND thread = ? ORDER BY ordinal DESC"
+    sql = (
+        f"SELECT {RUN_COLUMNS} FROM perdure_runs WHERE tenant = ? AND thread = ? "
+        "ORDER BY ordinal DESC"
+    )
     found: list[RunRow] = []
     for values in db.execute(sql, (tenant, thread)):
         row = run_row(values)
@@ -154,9 +143,9 @@ def claim(
     lease_until_us: int,
     limit: int,
 ) -> list[RunRow]:
-    """Take up to `limit` due runs of these graphs."""
-    found = db.execute(_DUE, {"now": now_us, "graphs": graphs, "limit": limit}).fetchall()
-    return [run_row(_one(db, _CLAIM, (worker_id, lease_until_us, run_no))) for (run_no,) in found]
+    """Take up to `limit` due runs of these graphs (JSON)."""
+    found = find_due(db, graphs, now_us=now_us, limit=limit)
+    return [run_row(_one(db, _CLAIM, (worker_id, lease_until_us, run_no))) for run_no in found]
 
 
 def renew(
@@ -179,8 +168,8 @@ def renew(
         "worker": worker_id,
         "held": msgspec.json.encode(list(held)).decode(),
     }
-    kept = {row[0] for row in db.execute(_RENEW, params).fetchall()}
-    return {run_id for run_id, _token in held if run_id not in kept}
+    kept = set(db.execute(_RENEW, params).fetchall())
+    return {run_id for run_id, token in held if (run_id, token) not in kept}
 
 
 def put_worker(db: apsw.Connection, row: WorkerRow) -> None:
@@ -195,7 +184,8 @@ def put_worker(db: apsw.Connection, row: WorkerRow) -> None:
 def drop_worker(db: apsw.Connection, worker_id: WorkerId, now_us: int) -> None:
     """Remove the worker; runs that it still holds become claimable at once."""
     db.execute(
-        "UPDATE perdure_runs SET ready_at_us = min(ready_at_us, ?) WHERE holder = ? AND status = 'running'",
+        "UPDATE perdure_runs SET ready_at_us = min(ready_at_us, ?) "
+        "WHERE holder = ? AND status = 'running'",
         (now_us, worker_id),
     )
     db.execute("DELETE FROM perdure_workers WHERE worker_id = ?", (worker_id,))

@@ -1,11 +1,11 @@
 """The tables, their versions, and the checks before a file is touched.
 
-Layout: rowid tables with integer surrogates, so that the frames of all runs of one commit are appended to
-the same pages, index entries stay small, and a commit writes few WAL bytes. Every table is called
-`perdure_...`: user tables of `transaction` effects may live in the same file.
+Layout: rowid tables with integer surrogates, so that the frames of all runs of one commit are
+    appended to the same pages, index entries stay small, and a commit writes few WAL bytes. Every
+    table is called `perdure_...`: user tables of `transaction` effects may live in the same file.
 
-A new file gets its schema, `application_id` and `user_version` in one transaction in rollback mode, and is
-switched to WAL afterwards: whoever sees a non-empty file sees whose it is.
+A new file gets its schema, `application_id` and `user_version` in one transaction in rollback mode,
+and is switched to WAL afterwards: whoever sees a non-empty file sees whose it is.
 """
 
 from pathlib import Path
@@ -49,6 +49,8 @@ CREATE UNIQUE INDEX perdure_runs_thread ON perdure_runs (tenant, thread, ordinal
 CREATE UNIQUE INDEX perdure_runs_key ON perdure_runs (tenant, start_key)
     WHERE start_key IS NOT NULL;
 CREATE INDEX perdure_runs_ready ON perdure_runs (ready_at_us) WHERE ready_at_us IS NOT NULL;
+CREATE INDEX perdure_runs_turn ON perdure_runs (priority DESC, tenant, ready_at_us)
+    WHERE ready_at_us IS NOT NULL;
 CREATE INDEX perdure_runs_holder ON perdure_runs (holder) WHERE holder IS NOT NULL;
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent, run_id) WHERE parent IS NOT NULL;
 CREATE TABLE perdure_threads (
@@ -161,20 +163,20 @@ def check_owner(db: apsw.Connection, path: Path) -> None:
     is_empty = db.execute("SELECT count(*) FROM sqlite_master").get == 0 and version == 0
     if application_id != APPLICATION_ID and not (application_id == 0 and is_empty):
         msg = (
-            f"{path} is the database of another application (application_id {application_id}); it was left "
-            "untouched. Name another file in the store URL"
+            f"{path} is the database of another application (application_id {application_id}); "
+            "it was left untouched. Name another file in the store URL"
         )
         raise StoreForeign(msg, path=str(path), application_id=application_id)
     if version > SCHEMA_VERSION:
         msg = (
-            f"{path} has schema version {version}, this Perdure knows up to {SCHEMA_VERSION}; it was left "
-            "untouched. Run: pip install --upgrade perdure"
+            f"{path} has schema version {version}, this Perdure knows up to {SCHEMA_VERSION}; "
+            "it was left untouched. Run: pip install --upgrade perdure"
         )
         raise StoreSchemaNewer(msg, path=str(path), version=version, known=SCHEMA_VERSION)
 
 
 def migrate(db: apsw.Connection, path: Path) -> None:
-    """Bring the schema to the newest version, in one transaction; safe with several openers at once."""
+    """Bring the schema to the newest version, in one transaction; safe with many openers."""
     if db.pragma("user_version") == SCHEMA_VERSION:
         return
     db.execute("BEGIN IMMEDIATE")
@@ -200,6 +202,9 @@ def switch_to_wal(db: apsw.Connection, path: Path) -> None:
     """
     mode = db.pragma("journal_mode", "wal")
     if mode != "wal":
-        msg = f"{path}: its file system cannot do write-ahead logging (got {mode!r}); put it on a local disk"
+        msg = (
+            f"{path}: its file system cannot do write-ahead logging (got {mode!r}); "
+            "put it on a local disk"
+        )
         raise StoreUnavailable(msg, path=str(path), journal_mode=str(mode))
     db.pragma("synchronous", "FULL")

@@ -51,11 +51,17 @@ class Call(Generic[Result]):
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
-            self.future.set_result(self.result)  # type: ignore[arg-type]  # set whenever there is no error
+            self.future.set_result(self.result)  # type: ignore[arg-type]  # set: no error
+
+
+def settle_all(calls: Sequence[Call[Any]]) -> None:
+    """Resolve the futures of the calls, in their loop."""
+    for call in calls:
+        call.settle()
 
 
 class Session:
-    """One transaction whose body runs in the event loop; statements come in until a commit or a rollback."""
+    """One transaction with its body in the event loop, until a commit or a rollback."""
 
     def __init__(self, run_id: RunId, token: int, opened: asyncio.Future[Fenced | None]) -> None:
         """Keep the fence that is checked before the body runs."""
@@ -104,14 +110,15 @@ class Session:
 
     def _over(self) -> UsageError:
         msg = (
-            f"the transaction of run {self._run_id!r} is over (it may be silent for {TRANSACTION_IDLE_S:g} s); "
-            "what it had not committed is rolled back. Do slow work before or after it"
+            f"the transaction of run {self._run_id!r} is over (it may be silent for "
+            f"{TRANSACTION_IDLE_S:g} s); what it had not committed is rolled back. "
+            "Do slow work before or after it"
         )
         return UsageError(msg, run_id=self._run_id)
 
 
 def run_guarded(db: apsw.Connection, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Run a statement of a transaction's body; Perdure's tables and the transaction itself are out of reach.
+    """Run a statement of a body; Perdure's tables and the transaction are out of reach.
 
     Raises:
         UsageError: it touched them; nothing of the statement was done.
@@ -121,7 +128,7 @@ def run_guarded(db: apsw.Connection, sql: str, params: Sequence[Any]) -> list[tu
         return db.execute(sql, tuple(params)).fetchall()
     except apsw.AuthError as error:
         msg = (
-            f"{sql!r} touches Perdure's own tables or the transaction itself; the transaction is rolled back. "
+            f"{sql!r} touches Perdure's own tables or the transaction itself; it is rolled back. "
             "Use other tables, and leave PRAGMA, ATTACH, BEGIN, COMMIT and SAVEPOINT to the store"
         )
         raise UsageError(msg, sql=sql) from error

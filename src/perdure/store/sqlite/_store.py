@@ -1,13 +1,14 @@
 """The SQLite store: the protocol's coroutines over two OS threads.
 
-Each coroutine hands one function to the thread that owns the connection and waits for its result. What the
-functions do is in the modules named after it; nothing here touches the database.
+Each coroutine hands one function to the thread that owns the connection and waits for its result.
+What the functions do is in the modules named after it; nothing here touches the database.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 from msgspec.structs import replace
@@ -47,9 +48,11 @@ from perdure.store.sqlite import _append, _mail, _queries, _runs
 from perdure.store.sqlite._connect import connect_reader, connect_writer
 from perdure.store.sqlite._liveness import LockFolder
 from perdure.store.sqlite._os_thread import ConnectionThread, Writer
-from perdure.store.sqlite._session import Call, Session, run_guarded
+from perdure.store.sqlite._session import Call, Operation, Session, run_guarded
 from perdure.store.sqlite._url import parse_url
 from perdure.store.sqlite.limits import POLL_S
+
+Result = TypeVar("Result")
 
 
 class _SessionTransaction:
@@ -62,9 +65,9 @@ class _SessionTransaction:
         return await hand_in(self._session, "execute", lambda db: run_guarded(db, sql, params))
 
 
-async def hand_in(session: Session, name: str, operation: Callable[[apsw.Connection], Any]) -> Any:
+async def hand_in(session: Session, name: str, operation: Operation[Result]) -> Result:
     """Hand a call to the session's thread and return its result."""
-    future = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
     session.put(Call(name, operation, future))
     return await future
 
@@ -72,12 +75,12 @@ async def hand_in(session: Session, name: str, operation: Callable[[apsw.Connect
 class SqliteStore:
     """A store in one SQLite file.
 
-    URL: `sqlite:///relative.db` or `sqlite:////absolute.db`; options in the query: `busy_timeout_s` (10: how long a
-    write waits for another process), `max_pages` (a quota, in pages of 4 KiB), `flush_delay_ms` (sleep after each
-    commit; stands for a slow disk in benchmarks).
+    URL: `sqlite:///relative.db` or `sqlite:////absolute.db`; options in the query: `busy_timeout_s`
+        (10: how long a write waits for another process), `max_pages` (a quota, in pages of 4 KiB),
+        `flush_delay_ms` (sleep after each commit; stands for a slow disk in benchmarks).
 
-    One object serves one event loop; several objects and processes may open the same file. A process that forks
-    without exec must not use the store in the child.
+    One object serves one event loop; several objects and processes may open the same file. A
+    process that forks without exec must not use the store in the child.
     """
 
     capabilities = frozenset({TRANSACTION, LIVENESS, CROSS_PROCESS, DURABLE})
@@ -97,7 +100,7 @@ class SqliteStore:
         self._data_version: int | None = None
         self._threads: tuple[Writer, ConnectionThread] | None = None
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Open or create the file, and migrate an older schema. Idempotent.
@@ -146,8 +149,7 @@ class SqliteStore:
 
     async def check(self) -> list[str]:
         """Return what `PRAGMA quick_check` finds wrong with the file; empty: nothing."""
-        rows = await self._read("check", lambda db: db.execute("PRAGMA quick_check").fetchall())
-        return [str(row[0]) for row in rows if row[0] != "ok"]
+        return await self._read("check", _queries.check)
 
     @property
     def _writer(self) -> Writer:
@@ -155,14 +157,15 @@ class SqliteStore:
 
     def _open_threads(self) -> tuple[Writer, ConnectionThread]:
         if self._threads is None:
-            msg = f"the store {self._options.path} is not open; nothing was written. Call open() first"
-            raise StoreUnavailable(msg, path=str(self._options.path))
+            path = str(self._options.path)
+            msg = f"the store {path} is not open; nothing was written. Call open() first"
+            raise StoreUnavailable(msg, path=path)
         return self._threads
 
-    def _read(self, name: str, operation: Callable[[apsw.Connection], Any]) -> asyncio.Future[Any]:
+    def _read(self, name: str, operation: Operation[Result]) -> asyncio.Future[Result]:
         return self._open_threads()[1].call(name, operation)
 
-    # -- writing -----------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record; see `Store.start`."""
@@ -170,9 +173,7 @@ class SqliteStore:
 
     async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
         """Write the frames and changes of many runs in one commit; see `Store.append`."""
-        outcomes: list[AppendOutcome] = await self._writer.call(
-            "append", lambda db: _append.append(db, batch)
-        )
+        outcomes = await self._writer.call("append", lambda db: _append.append(db, batch))
         if rules.wakes_others(batch):
             self._watch.bump()
         return outcomes
@@ -184,7 +185,7 @@ class SqliteStore:
         run_id: RunId,
         token: int,
     ) -> AppendOutcome:
-        """Run `body` in a transaction and commit it with the append that it returns; see `Store.transact`."""
+        """Run `body` in a transaction and commit it with its append; see `Store.transact`."""
         opened: asyncio.Future[Fenced | None] = asyncio.get_running_loop().create_future()
         session = Session(run_id, token, opened)
         writer = self._writer
@@ -195,7 +196,7 @@ class SqliteStore:
                 return fenced
             item = await body(_SessionTransaction(session))
             if item.run_id != run_id or item.token != token:
-                msg = f"the body of a transaction of run {run_id!r} returned an append of {item.run_id!r}"
+                msg = f"the transaction of run {run_id!r} returned an append of {item.run_id!r}"
                 raise UsageError(msg, run_id=run_id)
         except BaseException:
             await self._abandon(session)
@@ -206,7 +207,8 @@ class SqliteStore:
         return outcome
 
     async def _abandon(self, session: Session) -> None:
-        # Queued before anything is awaited: a second cancellation cannot leave the transaction open.
+        # Queued before anything is awaited: a second cancellation cannot leave the transaction
+        # open.
         future = asyncio.get_running_loop().create_future()
         try:
             session.put(Call("rollback", lambda _db: None, future))
@@ -285,7 +287,7 @@ class SqliteStore:
         """Close an open ask as expired, unless it was answered; see `Store.expire`."""
         return await self._writer.call("expire", partial(_mail.expire, ask_id=ask_id, at_us=at_us))
 
-    # -- workers ---------------------------------------------------------------------------------------
+    # -- workers -------------------------------------------------------------------------------
 
     async def register_worker(self, row: WorkerRow) -> None:
         """Take the worker's lock, then make it known."""
@@ -300,16 +302,19 @@ class SqliteStore:
 
     async def release_dead(self) -> list[WorkerId]:
         """Make the runs of workers of this host that died claimable at once; return who died."""
-        dead: list[tuple[WorkerId, int]] = await self._read(
+        dead = await self._read(
             "find_dead", lambda db: self._locks.find_dead(_queries.find_workers(db))
         )
         if not dead:
             return []
         try:
             await self._drop_workers([worker_id for worker_id, _fd in dead])
-        finally:
-            for worker_id, fd in dead:
-                self._locks.remove(worker_id, fd)
+        except BaseException:
+            for _worker_id, fd in dead:  # the rows are still there: so stay the files
+                os.close(fd)
+            raise
+        for worker_id, fd in dead:
+            self._locks.remove(worker_id, fd)
         return [worker_id for worker_id, _fd in dead]
 
     async def _drop_workers(self, worker_ids: list[WorkerId]) -> None:
@@ -325,14 +330,14 @@ class SqliteStore:
         """Return all known workers, oldest first."""
         return await self._read("find_workers", _queries.find_workers)
 
-    # -- waiting for others ----------------------------------------------------------------------------
+    # -- waiting for others --------------------------------------------------------------------
 
     def change_mark(self) -> int:
         """Return how many writes this object knows of; see `Store.change_mark`."""
         return self._watch.mark
 
     async def wait_for_change(self, timeout_s: float, *, since: int | None = None) -> bool:
-        """Return True soon after anybody wrote, False after `timeout_s`; see `Store.wait_for_change`."""
+        """Return True soon after anybody wrote; see `Store.wait_for_change`."""
         self._open_threads()
         return await self._watch.wait(timeout_s, since)
 
@@ -357,11 +362,11 @@ class SqliteStore:
         return await self._writer.peek(lambda db: int(db.pragma("data_version")))
 
     async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
-        """Return the earliest `ready_at_us` of any run of these graphs; None: no run is due by itself."""
+        """Return the earliest `ready_at_us` of these graphs; None: no run is due by itself."""
         wanted = _runs.graphs_json(graphs)
         return await self._read("next_ready", lambda db: _queries.next_ready_at(db, wanted))
 
-    # -- reading ---------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     async def read_run(self, run_id: RunId) -> RunRow | None:
         """Return the run's row, or None."""
@@ -387,7 +392,7 @@ class SqliteStore:
     async def read_frames(
         self, run_id: RunId, *, from_seq: int = 1, limit: int | None = None
     ) -> list[FrameRow]:
-        """Return the frames that hold records from `from_seq` on, by seq; see `Store.read_frames`."""
+        """Return the frames with the records from `from_seq` on; see `Store.read_frames`."""
         return await self._read(
             "frames", lambda db: _queries.read_frames(db, run_id, from_seq, limit)
         )

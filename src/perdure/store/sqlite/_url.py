@@ -26,7 +26,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> SqliteOptions:
-    """Return the options of `sqlite:///relative.db` or `sqlite:////absolute.db`, with an optional query.
+    """Return the options of `sqlite:///relative.db` or `sqlite:////absolute.db`, query included.
 
     Raises:
         SettingInvalid: no file is named, or an option is unknown or out of range.
@@ -34,7 +34,10 @@ def parse_url(url: str) -> SqliteOptions:
     parts = urlsplit(url)
     name = unquote(parts.path)[1:]
     if parts.netloc or not name or name == ":memory:":
-        msg = f"{url!r} names no database file; write 'sqlite:///relative.db' or 'sqlite:////absolute.db'"
+        msg = (
+            f"{url!r} names no database file; write 'sqlite:///relative.db' or "
+            "'sqlite:////absolute.db'"
+        )
         raise SettingInvalid(msg, url=url)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     options = SqliteOptions(
@@ -44,7 +47,10 @@ def parse_url(url: str) -> SqliteOptions:
         flush_delay_ms=_number(url, given.pop("flush_delay_ms", None), 0.0),
     )
     if given:
-        msg = f"{url!r} has unknown options {sorted(given)}; known: busy_timeout_s, max_pages, flush_delay_ms"
+        msg = (
+            f"{url!r} has unknown options {sorted(given)}; "
+            "known: busy_timeout_s, max_pages, flush_delay_ms"
+        )
         raise SettingInvalid(msg, url=url, unknown=sorted(given))
     return options
 

@@ -1,0 +1,59 @@
+"""The conformance suite that every store must pass, shipped for the authors of stores.
+
+Subclass `StoreConformance` in a test file, declare the capabilities, and give a fixture
+`make_store`:
+
+    class TestMyStore(StoreConformance):
+        capabilities = frozenset({DURABLE, CROSS_PROCESS})
+
+        @pytest.fixture
+        def make_store(self, tmp_path):
+            return lambda: MyStore(f"mine:///{tmp_path}/store", system_services())
+
+`make_store()` returns an unopened store object; each call within a test names the same store. A
+rule that needs a capability that is not declared is skipped with a reason that begins with `gap:`,
+never silently. A store that has a back door overrides `lose_frame`. Needs pytest and
+pytest-asyncio.
+"""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from perdure.store.api import Store
+from perdure.testing._conformance_messages import AskRules, EffectRules, MailRules
+from perdure.testing._conformance_runs import AppendRules, ClaimRules, StartRules
+from perdure.testing._conformance_shared import (
+    CapabilityRules,
+    LivenessRules,
+    MakeStore,
+    ManyObjectRules,
+    TransactionRules,
+    WatchRules,
+)
+
+
+@pytest.mark.asyncio
+class StoreConformance(
+    CapabilityRules,
+    StartRules,
+    ClaimRules,
+    AppendRules,
+    MailRules,
+    AskRules,
+    EffectRules,
+    WatchRules,
+    ManyObjectRules,
+    TransactionRules,
+    LivenessRules,
+):
+    """Every rule of `perdure.store.api`, as tests."""
+
+    @pytest_asyncio.fixture
+    async def store(self, make_store: MakeStore) -> AsyncIterator[Store]:
+        """Give the opened store, and close it afterwards."""
+        store = make_store()
+        await store.open()
+        yield store
+        await store.close()

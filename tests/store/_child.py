@@ -1,0 +1,73 @@
+"""Run in a child process by the tests: holds a run until it is killed, or dies at a crash point."""
+
+import asyncio
+import os
+import signal
+import sys
+
+from perdure.clock import Services, SystemClock, SystemIds, SystemRng
+from perdure.ids import RunId, WorkerId
+from perdure.model import MailKind
+from perdure.store.sqlite import SqliteStore
+from perdure.testing import _store_kit as kit
+
+
+def services(die_at: str) -> Services:
+    def probe(name: str) -> None:
+        if name == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return Services(clock=SystemClock(), rng=SystemRng(), ids=SystemIds(), probe=probe)
+
+
+async def hold(url: str, worker_id: str) -> None:
+    store = SqliteStore(url, services(""))
+    await store.open()
+    await store.register_worker(kit.worker(WorkerId(worker_id)))
+    await kit.taken(store, worker_id, take_for=worker_id, lease_until_us=2 * kit.FAR)
+    sys.stdout.write("held\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+async def die(url: str, point: str) -> None:
+    store = SqliteStore(url, services(point))
+    await store.open()
+    kind = point.split(".")[1]
+    if kind == "start":
+        await kit.started(store, "new")
+    elif kind == "append":
+        row = await kit.the_run(store, "r_a")
+        await store.append([kit.appended_to(row, kit.waiting())])
+    elif kind == "claim":
+        await kit.claimed(store, now_us=kit.FAR)
+    elif kind == "post":
+        await store.post(kit.signal_to(RunId("r_a"), kind=MailKind.SIGNAL))
+    elif kind == "answer":
+        await store.answer(kit.AskId("a_x"), value_wire=b"\xc3", by="ann", at_us=kit.T0)
+    elif kind == "decide":
+        await store.decide(
+            kit.EffectId("e_x"), happened=True, result_wire=None, by="ann", at_us=kit.T0
+        )
+    elif kind == "transact":
+        row = await kit.the_run(store, "r_a")
+
+        async def body(transaction):
+            await transaction.execute("CREATE TABLE orders (name)")
+            return kit.appended_to(row)
+
+        await store.transact(body, run_id=row.run_id, token=row.token)
+    sys.exit("survived")
+
+
+async def open_and_start(url: str, name: str) -> None:
+    store = SqliteStore(url, services(""))
+    await store.open()
+    for number in range(10):
+        await kit.started(store, f"{name}_{number}")
+    await store.close()
+
+
+if __name__ == "__main__":
+    action = {"hold": hold, "die": die, "start": open_and_start}[sys.argv[1]]
+    asyncio.run(action(*sys.argv[2:]))

@@ -1,0 +1,31 @@
+"""The SQLite store keeps every rule."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from perdure.clock import system_services
+from perdure.ids import RunId
+from perdure.store.api import CROSS_PROCESS, DURABLE, LIVENESS, TRANSACTION, Store
+from perdure.store.sqlite import SqliteStore
+from perdure.testing.conformance import StoreConformance
+
+
+class TestSqliteStore(StoreConformance):
+    capabilities = frozenset({TRANSACTION, LIVENESS, CROSS_PROCESS, DURABLE})
+
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> Callable[[], Store]:
+        return lambda: SqliteStore(f"sqlite:///{tmp_path}/store.db", system_services())
+
+    async def lose_frame(self, store: Store, run_id: RunId, first_seq: int) -> None:
+        assert isinstance(store, SqliteStore)
+        db = apsw.Connection(str(store._options.path))
+        db.execute(
+            "DELETE FROM perdure_frames WHERE first_seq = ? "
+            "AND run_no = (SELECT run_no FROM perdure_runs WHERE run_id = ?)",
+            (first_seq, run_id),
+        )
+        db.close()
