@@ -79,6 +79,9 @@ IMPORT = [
     Spec(name="import", title="import perdure, over an empty program", unit="ms",
          floor="floor.import", goal=Goal(limit=60)),
     Spec(name="floor.import", title="import asyncio, msgspec, over an empty program", unit="ms"),
+    Spec(name="import.cpu", title="import perdure, CPU, over an empty program", unit="ms",
+         floor="floor.import.cpu"),
+    Spec(name="floor.import.cpu", title="import asyncio, msgspec, CPU", unit="ms"),
 ]  # fmt: skip
 
 PARTS: dict[str, list[Spec]] = {

@@ -12,7 +12,7 @@ FORMAT = 1
 P99_COUNT_MIN = 20
 """Fewer values have no 99th percentile worth the name."""
 
-WIDTH_MIN = 160
+WIDTH_MIN = 144
 """The table's columns need so many characters; a narrower place gets long lines, not dots."""
 
 COLUMNS: dict[str, JustifyMethod] = {
@@ -20,7 +20,7 @@ COLUMNS: dict[str, JustifyMethod] = {
     "measured": "right",
     "unit": "left",
     "p99": "right",
-    "x floor": "right",
+    "floor": "right",
     "goal": "left",
     "met": "left",
 }
@@ -54,7 +54,7 @@ def show(report: dict[str, Any]) -> None:
             "[bold red]The machine was busy: believe the ratios and the CPU, not the times."
         )
     console.print(
-        f"{report['rounds']} rounds. Each figure: median (min to max); x floor: in the same round"
+        f"{report['rounds']} rounds; median (min to max); ratio to the floor in the same round"
     )
     table = Table(box=box.SIMPLE)
     for title, justify in COLUMNS.items():
@@ -62,10 +62,13 @@ def show(report: dict[str, Any]) -> None:
     previous = ""
     for figure in report["figures"]:
         room = _room(figure["name"])
-        if room != previous and previous:
+        peer, is_peer, title = figure["title"].rpartition(": ")
+        if room != previous:
             table.add_section()
+            if is_peer:
+                table.add_row(f"[bold]{peer}")
         previous = room
-        table.add_row(*_row(figure))
+        table.add_row(title, *_row(figure))
     console.print(table)
     for system, why in report["peers"]["skipped"].items():
         console.print(f"[bold red]NOT MEASURED: {system}: {why}")
@@ -79,5 +82,5 @@ def _row(figure: dict[str, Any]) -> tuple[str, ...]:
     met = {True: "[green]yes", False: "[bold red]NO", None: ""}[figure["met"]]
     value = figure["value"]
     p99 = _number(value["p99"]) if value and value["count"] >= P99_COUNT_MIN else ""
-    ratio = _spread(figure["ratio"]) if figure["floor"] else ""
-    return (figure["title"], _spread(value), figure["unit"], p99, ratio, figure["goal"] or "", met)
+    ratio = f"{_number(figure['ratio']['median'])} x" if figure["ratio"] else ""
+    return (_spread(value), figure["unit"], p99, ratio, figure["goal"] or "", met)

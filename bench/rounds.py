@@ -1,6 +1,6 @@
 """The rounds: everything in turn, again and again, so that what drifts hits all alike."""
 
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Coroutine
@@ -144,11 +144,13 @@ class Rounds:
 
     async def _import(self) -> None:
         for _ in range(self._size.imports):
-            empty_s = _interpreter_s("pass", self._folder)
-            full_s = _interpreter_s("import perdure", self._folder)
-            parts_s = _interpreter_s("import asyncio, msgspec", self._folder)
-            self._add("import", (full_s - empty_s) * 1000)
-            self._add("floor.import", (parts_s - empty_s) * 1000)
+            empty, whole, parts = (
+                _interpreter(program, self._folder)
+                for program in ("pass", "import perdure", "import asyncio, msgspec")
+            )
+            for name, cost in (("import", whole), ("floor.import", parts)):
+                self._add(name, (cost.wall_s - empty.wall_s) * 1000)
+                self._add(f"{name}.cpu", (cost.cpu_s - empty.cpu_s) * 1000)
 
     async def _peer_work(self) -> None:
         for peer in self._peers:
@@ -161,8 +163,11 @@ class Rounds:
             self._add(f"{name}.runs.cpu", cost["cpu_s"] * 1000)
 
 
-def _interpreter_s(program: str, folder: Path) -> float:
-    """Return the seconds that a fresh interpreter takes for a program."""
+def _interpreter(program: str, folder: Path) -> ours.Cost:
+    """Return what a fresh interpreter takes for a program."""
     started_s = time.perf_counter()
-    subprocess.run([sys.executable, "-c", program], check=True, env=machine.environment(folder))
-    return time.perf_counter() - started_s
+    arguments = [sys.executable, "-c", program]
+    pid = os.posix_spawn(sys.executable, arguments, machine.environment(folder))
+    _, status, usage = os.wait4(pid, 0)
+    assert status == 0, program
+    return ours.Cost(time.perf_counter() - started_s, usage.ru_utime + usage.ru_stime)

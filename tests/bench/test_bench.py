@@ -1,4 +1,4 @@
-"""The benchmark runs, says what it was asked for, and judges by its goals. No time is judged here."""
+"""The benchmark runs, says what was asked for, and judges by its goals; no test judges a time."""
 
 import json
 import os
