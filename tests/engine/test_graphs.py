@@ -368,7 +368,7 @@ async def test_a_run_on_a_thread_goes_on_from_its_state(open_runtime):
 
 
 async def test_a_long_history_loads_from_its_newest_whole_copy(open_runtime, monkeypatch):
-    monkeypatch.setattr("perdure.engine.execution.SNAPSHOT_BYTES_MIN", 2000)
+    monkeypatch.setattr("perdure.engine.driver.SNAPSHOT_BYTES_MIN", 2000)
     graph = Graph(Log, name="long")
 
     @graph.node

@@ -1,9 +1,9 @@
 """Records to frames and back, and the hash chain over them.
 
-A frame is what one commit made durable for one run. Its body is one format byte and a msgpack array of encoded
-records. The chain hash of a frame is SHA-256 over: the hash of the frame before, the run id, the first seq,
-the token, and the SHA-256 of every record. So a record can later be erased and only its digest kept,
-while the chain still verifies.
+A frame is what one commit made durable for one run. Its body is one format byte and a msgpack array
+of encoded records. The chain hash of a frame is SHA-256 over: the hash of the frame before, the run
+id, the first seq, the token, and the SHA-256 of every record. So a record can later be erased and
+only its digest kept, while the chain still verifies.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,10 @@ def split_frame(body: bytes) -> list[bytes]:
     """
     if not body or body[0] != FRAME_FORMAT:
         found = body[0] if body else "nothing"
-        msg = f"journal frame of format {found}; this Perdure reads format {FRAME_FORMAT}: install a newer one, nothing was changed"
+        msg = (
+            f"journal frame of format {found}; this Perdure reads format {FRAME_FORMAT}: install "
+            "a newer one, nothing was changed"
+        )
         raise DecodeFailed(msg)
     try:
         return _frame_decoder.decode(memoryview(body)[1:])

@@ -1,8 +1,9 @@
 """Which user types may be stored, under which name, and how they are taken apart and built.
 
-Theory: data never names a module to import. A stored object carries the name that its class was registered under; a
-process that has not registered the class can't build it and says so (`TypeUnknown`). Classes are registered by
-annotation (state fields, effect results, ask schemas) or by `register_type`.
+Theory: data never names a module to import. A stored object carries the name that its class was
+    registered under; a process that has not registered the class can't build it and says so
+    (`TypeUnknown`). Classes are registered by annotation (state fields, effect results, ask
+    schemas) or by `register_type`.
 """
 
 import dataclasses
@@ -18,16 +19,21 @@ _explicit: dict[type, str] = {}
 
 
 def register_type(cls: type, *, name: str | None = None) -> type:
-    """Allow values of `cls` to be stored in this process, under `name` (default: its qualified name).
+    """Allow values of `cls` to be stored in this process, under `name`.
 
-    Use it for types that no annotation names, or to keep the stored name when a class is renamed. Works as a
-    decorator. Returns `cls`.
+    The default name is the qualified one.
+
+    Use it for types that no annotation names, or to keep the stored name when a class is renamed.
+    Works as a decorator. Returns `cls`.
 
     Raises:
         GraphInvalid: it is no dataclass, pydantic model, msgspec.Struct, NamedTuple or Enum.
     """
     if not TypeRegistry.can_hold(cls):
-        msg = f"{cls!r} can't be registered: use a dataclass, pydantic model, msgspec.Struct, NamedTuple or Enum"
+        msg = (
+            f"{cls!r} can't be registered: use a dataclass, pydantic model, msgspec.Struct, "
+            "NamedTuple or Enum"
+        )
         raise GraphInvalid(msg)
     _explicit[cls] = name or default_name(cls)
     return cls
@@ -56,17 +62,17 @@ class TypeRegistry:
         self._classes: dict[str, type] = {}
 
     @staticmethod
-    def can_hold(cls: type) -> bool:
-        """Return whether instances of `cls` can be taken apart and built again."""
+    def can_hold(kind: type) -> bool:
+        """Return whether instances of `kind` can be taken apart and built again."""
         return (
-            dataclasses.is_dataclass(cls)
-            or issubclass(cls, msgspec.Struct | Enum)
-            or _is_pydantic(cls)
-            or _is_named_tuple(cls)
+            dataclasses.is_dataclass(kind)
+            or issubclass(kind, msgspec.Struct | Enum)
+            or _is_pydantic(kind)
+            or _is_named_tuple(kind)
         )
 
     def add(self, cls: type) -> None:
-        """Register a class; a class that can't be held is ignored, so annotations may name anything.
+        """Register a class; one that can't be held is ignored, so annotations may name anything.
 
         Raises:
             GraphInvalid: another class of another module has the same name.
@@ -85,8 +91,10 @@ class TypeRegistry:
             }
         ):
             msg = (
-                f"two classes would be stored as {name!r}: {other.__module__}.{other.__qualname__} and "
-                f"{cls.__module__}.{cls.__qualname__}; name one with perdure.register_type(cls, name=...)"
+                f"two classes would be stored as {name!r}: "
+                f"{other.__module__}.{other.__qualname__} and "
+                f"{cls.__module__}.{cls.__qualname__}; name one with perdure.register_type(cls, "
+                "name=...)"
             )
             raise GraphInvalid(msg)
         self._names[cls] = name
@@ -108,7 +116,7 @@ class TypeRegistry:
         if isinstance(value, msgspec.Struct):
             return {name: getattr(value, name) for name in cls.__struct_fields__}
         if _is_named_tuple(cls):
-            return dict(zip(cls._fields, value, strict=True))  # type: ignore[attr-defined]  # checked one line above
+            return dict(zip(cls._fields, value, strict=True))
         return {**value.__dict__, **(value.__pydantic_extra__ or {})}
 
     def build(self, name: str, fields: dict[str, Any]) -> Any:
@@ -126,7 +134,10 @@ class TypeRegistry:
                 return _build_dataclass(cls, fields)
             return cls(**fields)
         except TypeError as error:
-            msg = f"a stored {name!r} does not fit its class any more: {error}. Give new fields a default."
+            msg = (
+                f"a stored {name!r} does not fit its class any more: {error}. Give new fields a "
+                "default."
+            )
             raise DecodeFailed(msg, type=name) from error
 
     def member(self, name: str, member: str) -> Any:
@@ -145,15 +156,17 @@ class TypeRegistry:
                     self.add(candidate)
                     return candidate
             msg = (
-                f"a stored value is of type {name!r}, which this process has not registered; import the module that "
-                f"defines it and annotate with it, or call perdure.register_type(cls, name={name!r})"
+                f"a stored value is of type {name!r}, which this process has not registered; "
+                "import the module that "
+                "defines it and annotate with it, or call perdure.register_type(cls, "
+                f"name={name!r})"
             )
             raise TypeUnknown(msg, type=name)
         return cls
 
 
 def _build_dataclass(cls: Any, fields: dict[str, Any]) -> Any:
-    """Build through `__init__` where it takes all fields, else set them one by one (init=False fields)."""
+    """Build through `__init__`; fields that it does not take (init=False) are set one by one."""
     plain = {field.name for field in dataclasses.fields(cls) if field.init}
     value = cls(**{key: item for key, item in fields.items() if key in plain})
     for key, item in fields.items():

@@ -1,8 +1,9 @@
 """Values to bytes and back, exactly.
 
-The encoding is msgpack. Whatever msgpack has no exact form for is an extension of type 1 whose payload is
-`[tag, data]`; an object is `["obj", [registered name, {field: value}]]`. The encoding describes itself: it can be read
-without the user's types (`describe`), and only registered types are ever constructed on load.
+The encoding is msgpack. Whatever msgpack has no exact form for is an extension of type 1 whose
+payload is `[tag, data]`; an object is `["obj", [registered name, {field: value}]]`. The encoding
+describes itself: it can be read without the user's types (`describe`), and only registered types
+are ever constructed on load.
 
 Invariant: `decode(encode(v)) == v` and has the same types throughout, or `encode` refuses.
 """
@@ -65,7 +66,8 @@ class ValueCodec:
         Args:
             value: what to store; not changed, not kept.
             place: name of the field or argument, for the error.
-            prefix: what goes before the place in the error; apart, so that the good case joins no text.
+            prefix: what goes before the place in the error; apart, so that the good case joins no
+                text.
 
         Raises:
             ValueUnserializable: names the place inside the value, and the type.
@@ -74,12 +76,18 @@ class ValueCodec:
             value = self._wire(value, _Path(None, f"{prefix}{place}"), 0)
         encoded = _encoder.encode(value)
         if len(encoded) > VALUE_BYTES_MAX:
-            msg = f"{place} takes {len(encoded)} bytes; the limit is {VALUE_BYTES_MAX}. Store it elsewhere and keep a reference."
+            msg = (
+                f"{place} takes {len(encoded)} bytes; the limit is {VALUE_BYTES_MAX}. Store it "
+                "elsewhere and keep a reference."
+            )
             raise ValueUnserializable(msg, place=place, bytes=len(encoded))
         return encoded
 
     def canonical(self, value: Any, place: str = "value") -> bytes:
-        """Return the encoding with sorted map keys: equal values give equal bytes. For digests only."""
+        """Return the encoding with sorted map keys.
+
+        equal values give equal bytes. For digests only.
+        """
         return _sorting_encoder.encode(self._wire(value, _Path(None, place), 0))
 
     def decode(self, encoded: bytes | msgspec.Raw) -> Any:
@@ -100,7 +108,10 @@ class ValueCodec:
         if kind in _PLAIN:
             return value if kind is not int or value in _INT64 else _ext("int", str(value))
         if depth > DEPTH_MAX:
-            msg = f"{path} is nested deeper than {DEPTH_MAX} levels (or contains itself); it can't be stored"
+            msg = (
+                f"{path} is nested deeper than {DEPTH_MAX} levels (or contains itself); it can't "
+                "be stored"
+            )
             raise ValueUnserializable(msg, place=str(path))
         if kind is list:
             return self._wire_items(value, path, depth)
@@ -256,7 +267,7 @@ _describer = msgspec.msgpack.Decoder(ext_hook=_describe_ext)
 
 
 def describe(encoded: bytes | msgspec.Raw) -> Any:
-    """Return an encoded value as JSON-like data, without the user's types: for people and for JSON output.
+    """Return an encoded value as JSON-like data, without the user's types.
 
     Raises:
         DecodeFailed: the bytes are not what `encode` writes.

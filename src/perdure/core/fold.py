@@ -1,8 +1,9 @@
 """The state of a run as the fold of its journal.
 
-Theory: a `RunState` is what a holder must know to go on. Loading folds the journal from the thread's newest snapshot
-record on; a running holder applies each record that it writes to the same object by the same functions. So what
-is in memory is at every moment what the next holder would load, which is what makes a takeover safe.
+Theory: a `RunState` is what a holder must know to go on. Loading folds the journal from the
+    thread's newest snapshot record on; a running holder applies each record that it writes to the
+    same object by the same functions. So what is in memory is at every moment what the next holder
+    would load, which is what makes a takeover safe.
 
 Values of the state are kept as `Cell`s while loading (encoded pieces, decoded once at the end, only
 where needed) and as live values while running.
@@ -44,7 +45,8 @@ class Call:
         result: encoded result, once there is one.
         attempt: newest attempt of an effect.
         node_attempt: attempt of the node in which a failure was final.
-        is_asked: whether this execution of the node has asked for it (replay bookkeeping, not stored).
+        is_asked: whether this execution of the node has asked for it (replay bookkeeping, not
+            stored).
         is_tentative: result of a contained effect that no sandbox snapshot holds yet.
     """
 
@@ -125,7 +127,10 @@ class RunState:
 
 
 def apply(state: RunState, record: rec.Record) -> None:
-    """Apply one record to the state. Calls of unknown meaning do not exist: every kind is in `_APPLY`."""
+    """Apply one record to the state.
+
+    Calls of unknown meaning do not exist: every kind is in `_APPLY`.
+    """
     state.last_seq += 1
     _APPLY[type(record)](state, record)
 
@@ -137,7 +142,10 @@ def apply_all(state: RunState, records: Iterable[rec.Record]) -> None:
 
 
 def settle_sandbox(state: RunState) -> None:
-    """Forget the results of contained effects that no snapshot holds: their files are gone, so they run again."""
+    """Forget the results of contained effects that no snapshot holds.
+
+    their files are gone, so they run again.
+    """
     for scope in state.scopes.values():
         for task in scope.tasks.values():
             lost = [key for key, call in task.calls.items() if call.is_tentative]

@@ -1,8 +1,8 @@
-"""Identity of what a node does: stable over attempts, restarts and the order in which awaits finish.
+"""Identity of what a node does: stable over attempts, restarts and the order of awaits.
 
-An act is named by the run, the path of the node execution, its kind and name, the digest of its canonical arguments,
-and how many equal ones came before it in that execution. Two acts that differ in nothing are interchangeable, so
-the count is all that tells them apart.
+An act is named by the run, the path of the node execution, its kind and name, the digest of its
+canonical arguments, and how many equal ones came before it in that execution. Two acts that differ
+in nothing are interchangeable, so the count is all that tells them apart.
 """
 
 from hashlib import sha256
@@ -17,9 +17,13 @@ def digest_of(canonical: bytes) -> str:
     return sha256(canonical).hexdigest()[:_HEX_DIGITS]
 
 
-def call_id(run_id: str, task: str, kind: str, name: str, digest: str, nth: int) -> str:
-    """Return the identity of the nth (from 0) equal act of a node execution: 32 hexadecimal digits."""
-    # A zero byte can't be in any of the parts (names are checked), so no two lists of parts collide.
+def call_id(run_id: str, task: str, *, kind: str, name: str, digest: str, nth: int) -> str:
+    """Return the identity of the nth (from 0) equal act of a node execution.
+
+    32 hexadecimal digits.
+    """
+    # A zero byte can't be in any of the parts (names are checked), so no two lists of parts
+    # collide.
     text = f"{run_id}\0{task}\0{kind}\0{name}\0{digest}\0{nth}"
     return sha256(text.encode()).hexdigest()[:_HEX_DIGITS]
 

@@ -1,7 +1,7 @@
 """The state machines, as tables: what the table lacks is an error.
 
-Run, effect, ask. Each table maps (state, event) to the next state; `advance` looks it up. `docs/states.md` is drawn
-from these tables.
+Run, effect, ask. Each table maps (state, event) to the next state; `advance` looks it up.
+`docs/states.md` is drawn from these tables.
 """
 
 from collections.abc import Mapping
@@ -96,6 +96,9 @@ def advance(table: Mapping[tuple[S, E], S], state: S, event: E, subject: str) ->
     """
     following = table.get((state, event))
     if following is None:
-        msg = f"{subject}: {event.value!r} is not possible in state {state.value!r}; nothing was written"
+        msg = (
+            f"{subject}: {event.value!r} is not possible in state {state.value!r}; nothing was "
+            "written"
+        )
         raise InvariantBroken(msg, subject=subject, state=state.value, event=event.value)
     return following

@@ -1,4 +1,7 @@
-"""Answers of people: the JSON Schema that they are checked against, and back to the type that was asked for."""
+"""Answers of people.
+
+the JSON Schema that they are checked against, and back to the type that was asked for.
+"""
 
 import sys
 from typing import Any
@@ -16,7 +19,7 @@ def _is_pydantic(schema: Any) -> bool:
 
 
 def schema_of(schema: Any) -> dict[str, Any] | None:
-    """Return the JSON Schema of an answer type (None: anything is fine). A dict is taken as a JSON Schema.
+    """Return the JSON Schema of an answer type (None: anything goes). A dict is a JSON Schema.
 
     Raises:
         SettingInvalid: the type has no JSON Schema.
@@ -63,7 +66,10 @@ def check(plain: Any, schema: dict[str, Any] | None, ask_id: str) -> None:
     errors = sorted(validator.iter_errors(plain), key=lambda error: list(map(str, error.path)))
     if errors:
         where = "/".join(str(part) for part in errors[0].path) or "the answer"
-        msg = f"ask {ask_id!r}: {where}: {errors[0].message}; nothing was answered, the ask stays open"
+        msg = (
+            f"ask {ask_id!r}: {where}: {errors[0].message}; nothing was answered, the ask stays "
+            "open"
+        )
         raise UsageError(msg, ask_id=ask_id, schema=schema)
 
 

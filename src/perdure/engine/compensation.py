@@ -1,7 +1,9 @@
 """Compensation: counter the confirmed effects of a run, newest first, each as an effect of its own.
 
-A compensation that is an `@effect(kind="keyed")` is resent under its key after a crash. Of any other one that was
-interrupted nobody knows whether it happened: it ends as `compensation_failed`, visible, for a person.
+A compensation that is an `@effect(kind="keyed")` is resent under its key after a crash. Of any
+other one that was
+interrupted nobody knows whether it happened: it ends as `compensation_failed`, visible, for a
+    person.
 """
 
 from typing import Any, Protocol
@@ -10,7 +12,7 @@ from msgspec import structs
 
 from perdure.core.machines import EFFECT_TABLE, EffectEvent, advance
 from perdure.core.retry import backoff_s
-from perdure.engine.effects import failure_of
+from perdure.engine.acts import failure_of
 from perdure.engine.environment import Environment
 from perdure.errors import NotFound
 from perdure.graph import Effect, Request, as_effect, effect_named
@@ -39,7 +41,10 @@ _OPEN = (EffectState.CONFIRMED, EffectState.COMPENSATING)
 
 
 async def compensate(run: CompensatingRun) -> None:
-    """Counter every confirmed effect of the run that declares how, newest first. Goes on after a failure."""
+    """Counter every confirmed effect of the run that declares how, newest first.
+
+    Goes on after a failure.
+    """
     await run.barrier()
     rows = await run.engine.store.find_effects(
         EffectQuery(run_id=run.row.run_id, states=_OPEN, limit=1000)

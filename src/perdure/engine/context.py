@@ -1,7 +1,8 @@
 """What a node may do durably: the `ctx` that it is given.
 
-Every act has an identity (`core.identity`). The first execution of a node records what each act gave; a later execution
-of the same node (after a wait, a crash, a takeover) gets the recorded results and does nothing twice.
+Every act has an identity (`core.identity`). The first execution of a node records what each act
+gave; a later execution of the same node (after a wait, a crash, a takeover) gets the recorded
+results and does nothing twice.
 """
 
 import asyncio
@@ -23,7 +24,10 @@ from perdure.model import records as rec
 
 
 class Emission:
-    """What `ctx.emit` gives: await it to wait while the stream is far ahead of the store, or leave it."""
+    """What `ctx.emit` gives.
+
+    await it to wait while the stream is far ahead of the store, or leave it.
+    """
 
     __slots__ = ("_run",)
 
@@ -55,7 +59,10 @@ class Child:
 
 
 class Context:
-    """The durable acts of one node execution. Belongs to that execution; not to be kept or shared."""
+    """The durable acts of one node execution.
+
+    Belongs to that execution; not to be kept or shared.
+    """
 
     __slots__ = ("_counts", "_run", "_task", "active", "held", "waiting")
 
@@ -68,7 +75,7 @@ class Context:
         self.waiting = 0
         self.held = 0
 
-    # -- who am I ------------------------------------------------------------------------------------------------
+    # -- who am I ----------------------------------------------------------------------------------
 
     @property
     def run_id(self) -> str:
@@ -109,7 +116,7 @@ class Context:
         """
         return self._run.sandbox()
 
-    # -- acts ----------------------------------------------------------------------------------------------------------
+    # -- acts --------------------------------------------------------------------------------------
 
     async def call(
         self, function: Any, /, *args: Any, key: str | None = None, **kwargs: Any
@@ -119,15 +126,16 @@ class Context:
         Args:
             function: an `@effect`, or a plain async function, which counts as kind `once`.
             args: its arguments, without idempotency_key; they must be storable.
-            key: business identity, unique per tenant over all runs: the same key with the same arguments gives the
-                first result, wherever it was made.
+            key: business identity, unique per tenant over all runs: the same key with the same
+                arguments gives the first result, wherever it was made.
             kwargs: more arguments.
 
         Raises:
             EffectFailed: it is known not to have happened.
             EffectKeyReused: the key came with other arguments.
 
-        Durability: an outside effect's intent before it is dispatched; its result before anything later can be seen.
+        Durability: an outside effect's intent before it is dispatched; its result before anything
+            later can be seen.
         """
         effect = function if isinstance(function, Effect) else as_effect(function)
         return await effects.call(self, effect, args, kwargs, key)
@@ -156,7 +164,7 @@ class Context:
         )
 
     async def receive(self, topic: str, *, timeout: dt.timedelta | float | None = None) -> Any:  # noqa: ASYNC109  # a durable timeout, not asyncio's
-        """Wait durably for the next signal of a topic and return its value. Signals sent early are kept.
+        """Wait durably for the next signal of a topic; return its value. Early ones are kept.
 
         Raises:
             ReceiveTimedOut: none came within `timeout` (timedelta or seconds).
@@ -168,7 +176,10 @@ class Context:
         await waits.sleep(self, duration)
 
     def emit(self, chunk: Any) -> Emission:
-        """Add a chunk to the run's stream; readers see it when it is durable. May be awaited for back-pressure."""
+        """Add a chunk to the run's stream.
+
+        readers see it when it is durable. May be awaited for back-pressure.
+        """
         run = self._run
         encoded = Raw(run.engine.codec.encode(chunk, "emitted chunk"))
         run.record(rec.Emitted(run.now_us(), self._task.path, self._task.attempt, encoded))
@@ -181,9 +192,10 @@ class Context:
     async def map(
         self, function: Any, items: Iterable[Any], *, limit: int | None = None
     ) -> list[Any]:
-        """Apply an effect (or an async function) to every item, at most `limit` at a time; results in order.
+        """Apply an effect (or async function) to all items, `limit` at a time; results in order.
 
-        A plain async function is ordinary code around the `ctx.call`s in it: those are recorded, it is not.
+        A plain async function is ordinary code around the `ctx.call`s in it: those are recorded, it
+            is not.
         """
         if limit is not None and limit < 1:
             msg = f"ctx.map(limit={limit!r}): must be at least 1"
@@ -217,11 +229,14 @@ class Context:
         return waits.as_datetime(at_us)
 
     def random(self) -> float:
-        """Return a float in [0, 1) that depends on the run and the place only: the same on every execution."""
+        """Return a float in [0, 1) that depends on the run and the place only.
+
+        the same on every execution.
+        """
         identity = self.identify("random", "random", "")
         return int.from_bytes(sha256(identity.encode()).digest()[:7], "big") / 2**56
 
-    # -- bookkeeping ------------------------------------------------------------------------------------------------
+    # -- bookkeeping -------------------------------------------------------------------------------
 
     def identify(self, kind: str, name: str, digest: str) -> str:
         """Return the identity of the next act of this kind, name and digest."""
@@ -230,7 +245,9 @@ class Context:
         key = (kind, name, digest)
         nth = self._counts[key]
         self._counts[key] = nth + 1
-        return call_id(self._run.row.run_id, self._task.path, kind, name, digest, nth)
+        return call_id(
+            self._run.row.run_id, self._task.path, kind=kind, name=name, digest=digest, nth=nth
+        )
 
     def digest(self, value: Any, place: str) -> str:
         """Return the digest of a value's canonical encoding."""

@@ -47,7 +47,7 @@ class Environment:
         self._functions: dict[Any, GraphPlan] = {}
         self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
 
-    # -- news ------------------------------------------------------------------------------------
+    # -- news --------------------------------------------------------------------------------------
 
     def add_waiter(self, run_id: str) -> "asyncio.Future[Any]":
         """Return a future that is told when the run ends, or is parked, in this process."""
@@ -101,7 +101,7 @@ class Environment:
             changed.cancel()
             commits.cancel()
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def now_us(self) -> int:
         """Return the time."""
@@ -112,11 +112,11 @@ class Environment:
         return self.now_us() + round(self.lease_ttl_s * 1_000_000)
 
     def is_lease_safe(self) -> bool:
-        """Return whether enough is left of the leases, counted from the sending of the last renewal."""
+        """Return whether enough is left of the leases, from the sending of the last renewal."""
         age_s = self.services.clock.monotonic_s() - self.renewed_at_s
         return age_s < self.lease_ttl_s - min(LEASE_MARGIN_S, self.lease_ttl_s / 4)
 
-    # -- graphs --------------------------------------------------------------------------------------------------------
+    # -- graphs ------------------------------------------------------------------------------------
 
     def register(self, graphs: Iterable[Any]) -> None:
         """Make graphs (or plain async functions) known; runs of them can be executed here."""
@@ -169,7 +169,10 @@ class Environment:
         if not found:
             known = ", ".join(f"{n} v{v}" for n, v in sorted(self._plans)) or "none"
             wanted = name if version is None else f"{name} v{version}"
-            msg = f"no graph {wanted!r} is known here (known: {known}); pass it in graphs=[...] or to 'perdure worker'"
+            msg = (
+                f"no graph {wanted!r} is known here (known: {known}); pass it in graphs=[...] or "
+                "to 'perdure worker'"
+            )
             raise NotFound(msg, graph=name, version=version)
         return max(found, key=lambda plan: plan.version)
 
@@ -177,7 +180,7 @@ class Environment:
         """Return (name, version) of every known graph."""
         return list(self._plans)
 
-    # -- effects -------------------------------------------------------------------------------------------------------
+    # -- effects -----------------------------------------------------------------------------------
 
     def know_effect(self, effect: Effect[Any, Any]) -> None:
         """Register the types of an effect's result, so that it can be stored and loaded."""
@@ -198,18 +201,21 @@ class Environment:
         if known is None:
             known = self._gates[group] = (count, asyncio.Semaphore(count))
         if known[0] != count:
-            msg = f"effects of the limit group {group!r} declare {known[0]} and {count} at once; give one number"
+            msg = (
+                f"effects of the limit group {group!r} declare {known[0]} and {count} at once; "
+                "give one number"
+            )
             raise UsageError(msg, group=group)
         return known[1]
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def decode_cells(self, cells: dict[str, fold.Cell]) -> dict[str, Any]:
         """Return the live values of cells."""
         return decode_cells(cells, self.codec.decode)
 
     async def values_of(self, run_id: str) -> tuple[dict[str, Any], RunRow]:
-        """Return the state that a run ended (or stands) with, and its row. Empty if it has committed nothing.
+        """Return the state that a run ended (or stands) with, and its row; {}: nothing committed.
 
         Raises:
             NotFound: no such run.

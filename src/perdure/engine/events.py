@@ -60,11 +60,13 @@ class Event:
     """One durable fact of a run.
 
     Attributes:
-        seq: position in the run, from 1, without gaps: where a reader goes on (`events(after=seq)`).
+        seq: position in the run, from 1, without gaps: where a reader goes on
+            (`events(after=seq)`).
         kind: one of EVENT_KINDS.
         at: when it was recorded (UTC).
         node: path of the node execution it belongs to, or "".
-        token: fencing token of the holder that wrote it; chunks of an older token of the same node are superseded.
+        token: fencing token of the holder that wrote it; chunks of an older token of the same node
+            are superseded.
         body: its fields, JSON-like.
     """
 

@@ -1,17 +1,23 @@
 """Limits and default settings of the engine, each with its unit and its reason."""
 
 LEASE_TTL_S = 15.0
-"""How long a lease lasts without renewal. Longer than any pause of a healthy process, short enough to wait for."""
+"""How long a lease lasts without renewal.
+
+Longer than any pause of a healthy process, short enough to wait for.
+"""
 
 HEARTBEAT_S = 5.0
 """How often leases are renewed: three chances within one TTL."""
 
 LEASE_MARGIN_S = 2.0
-"""No new outside effect is dispatched when less than this is left of the lease, measured from the sending of the last
-renewal that was accepted: clocks drift and dispatch takes time."""
+"""No new outside effect is dispatched when less than this is left of the lease.
+
+It is measured from the sending of the last renewal that was accepted: clocks drift and dispatch
+takes time.
+"""
 
 PENDING_RECORDS_MAX = 2048
-"""Most records of one run that may wait for their commit before its next step waits too (back-pressure)."""
+"""Most records of one run that may wait for their commit before its next step waits too."""
 
 PENDING_BYTES_MAX = 4 * 1024 * 1024
 """The same in bytes."""
@@ -23,22 +29,28 @@ BATCH_RUNS_MAX = 512
 """Most runs in one group commit, so that one commit stays short."""
 
 YIELD_STEPS = 8
-"""Steps that a run takes at most before other runs and the commit queue get a turn of the event loop."""
+"""Steps that a run takes at most before other runs and the commit queue get a turn."""
 
 LINGER_S = 0.2
 """A wait that ends by itself within this time stays in memory; a longer one releases the run."""
 
 SETTLE_TURNS = 3
-"""Turns of the event loop without any change before a run counts as waiting: lets awaits that are ready go on."""
+"""Turns of the event loop without any change before a run counts as waiting.
+
+lets awaits that are ready go on.
+"""
 
 DIVERGENCE_GRACE_S = 0.05
-"""How long a new effect is held back for recorded ones of the same name to be asked for, once all else is still."""
+"""How long a new effect waits for recorded ones of its name to be asked for first."""
 
 CANCEL_GRACE_S = 1.0
 """How long effects in flight may still end when their run is failing."""
 
 CLAIMS_MAX = 5
-"""Claims of a run without progress before it is parked: a run that kills its workers must not kill them for ever."""
+"""Claims of a run without progress before it is parked.
+
+a run that kills its workers must not kill them for ever.
+"""
 
 CONCURRENCY = 256
 """Runs that one worker executes at once."""
@@ -53,10 +65,16 @@ IDLE_POLL_S = 1.0
 """Longest time between two looks for claimable runs when nothing wakes the worker."""
 
 DRAIN_WINDOW_S = 20.0
-"""How long a drain lets nodes reach a boundary before it stops them; below the usual 30 s grace period."""
+"""How long a drain lets nodes reach a boundary before it stops them.
+
+below the usual 30 s grace period.
+"""
 
 SNAPSHOT_BYTES_MIN = 256 * 1024
-"""A thread's state is written whole again when the journal since the last whole copy exceeds this and twice its size."""
+"""A thread's state is written whole again when the journal since the last copy exceeds this.
+
+And exceeds twice that copy's size, so that the sum of the copies stays below twice the journal.
+"""
 
 ERROR_CHARS_MAX = 2000
 """Longest error text that is stored."""

@@ -1,6 +1,7 @@
-"""Load a run, or a thread's state, from the store: the fold of the journal from the newest snapshot record on.
+"""Load a run, or a thread's state: the fold of the journal from the newest whole copy on.
 
-Every frame's chain hash is checked on the way: what was read is what was written, or `StoreCorrupt`.
+Every frame's chain hash is checked on the way: what was read is what was written, or
+`StoreCorrupt`.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,8 +43,10 @@ def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
         is_linked = frame.prev_hash == NO_HASH
     if len(records) != frame.count or expected != frame.hash or not is_linked:
         msg = (
-            f"run {frame.run_id!r}: the journal at seq {frame.first_seq} is not what was written (hash chain broken); "
-            f"nothing was changed. Restore the store from a backup; 'perdure doctor' lists the damage."
+            f"run {frame.run_id!r}: the journal at seq {frame.first_seq} is not what was written "
+            "(hash chain broken); "
+            "nothing was changed. Restore the store from a backup; 'perdure doctor' lists the "
+            "damage."
         )
         raise StoreCorrupt(msg, run_id=frame.run_id, seq=frame.first_seq)
     return records
@@ -67,7 +70,7 @@ async def read_records(
 async def load_thread_cells(
     store: Store, tenant: TenantId, thread: ThreadId, before_ordinal: int
 ) -> tuple[dict[str, fold.Cell], int]:
-    """Return the thread's newest state before a run, as cells, and the bytes of journal that it took."""
+    """Return the thread's newest state before a run as cells, and the bytes of journal read."""
     row = await store.read_thread(tenant, thread)
     if row is None or before_ordinal <= 1:
         return {}, 0
@@ -140,7 +143,8 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     fold.settle_sandbox(loaded.state)
     if loaded.state.last_seq != row.last_seq:
         msg = (
-            f"run {row.run_id!r}: its journal ends at seq {loaded.state.last_seq}, its row says {row.last_seq}; "
+            f"run {row.run_id!r}: its journal ends at seq {loaded.state.last_seq}, its row says "
+            f"{row.last_seq}; "
             f"nothing was changed. Restore the store from a backup."
         )
         raise StoreCorrupt(msg, run_id=row.run_id)
@@ -155,14 +159,19 @@ def decode_cells(cells: dict[str, fold.Cell], decode: Callable[[Raw], Any]) -> d
 async def load_checkpoint(
     store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int | None
 ) -> tuple[dict[str, fold.Cell], RunRow, int, list[rec.TaskSpec]]:
-    """Return the thread's state at a checkpoint (None: the newest): cells, the run that wrote it, its id, what was next.
+    """Return the thread's state at a checkpoint (None: the newest).
+
+    That is: its cells, the run that wrote it, its id, and what was to run next.
 
     Raises:
         NotFound: no such thread, or no such checkpoint; names what there is.
     """
     runs = await store.read_thread_runs(tenant, thread, from_ordinal=1)
     if not runs:
-        msg = f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps' lists the runs and their threads"
+        msg = (
+            f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps' lists the runs and their "
+            "threads"
+        )
         raise NotFound(msg, thread=thread, tenant=tenant)
     found: tuple[dict[str, fold.Cell], RunRow, int, list[rec.TaskSpec]] | None = None
     newest = 0
@@ -186,7 +195,10 @@ async def load_checkpoint(
                     return found  # type: ignore[return-value]  # set two lines above
         cells = state.root.cells
     if found is None or checkpoint is not None:
-        msg = f"thread {thread!r} has no checkpoint {checkpoint}; it has 1 to {newest}: 'perdure history {thread}' lists them"
+        msg = (
+            f"thread {thread!r} has no checkpoint {checkpoint}; it has 1 to {newest}: 'perdure "
+            f"history {thread}' lists them"
+        )
         raise NotFound(msg, thread=thread, checkpoint=checkpoint, newest=newest)
     return found
 
@@ -194,7 +206,10 @@ async def load_checkpoint(
 async def _runs_to_fold(
     store: Store, tenant: TenantId, thread: ThreadId, runs: list[RunRow], checkpoint: int | None
 ) -> list[tuple[RunRow, int]]:
-    """Return (run, first seq) pairs to fold: from the newest snapshot record that is not after the checkpoint."""
+    """Return (run, first seq) pairs to fold.
+
+    from the newest snapshot record that is not after the checkpoint.
+    """
     row = await store.read_thread(tenant, thread)
     if checkpoint is None and row is not None and row.base_seq:
         return [

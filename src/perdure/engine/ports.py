@@ -1,4 +1,4 @@
-"""What the parts of the engine need of each other, as protocols, so that no two modules import each other."""
+"""What the parts of the engine need of each other, so that no two modules import each other."""
 
 import datetime as dt
 from collections.abc import Awaitable, Callable
@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from perdure.core import fold
+from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment
-from perdure.model import Change, Mail, MailKind, RunRow, Wait
+from perdure.engine.queue import RunJournal
+from perdure.model import Change, Failure, Mail, MailKind, RunRow, Wait
 from perdure.model.records import Record
 from perdure.store.api import Transaction
 
@@ -37,7 +39,10 @@ class RunPort(Protocol):
         """Return the time."""
 
     def record(self, record: Record, *changes: Change) -> None:
-        """Apply a record to the state and add it to the journal, with its changes. Not durable yet."""
+        """Apply a record to the state and add it to the journal, with its changes.
+
+        Not durable yet.
+        """
 
     async def barrier(self) -> None:
         """Return when everything recorded is durable; never returns once the lease is lost."""
@@ -49,7 +54,7 @@ class RunPort(Protocol):
         """Return when the wait is due; releases the run when all of it waits."""
 
     async def wait_for_mail(self, context: "NodePort", wait: Wait, kind: MailKind) -> Mail | None:
-        """Return the message that the wait names (kind and subject), or None when it is due first."""
+        """Return the message that the wait names, or None when it is due first."""
 
     async def find_mail(self, kind: MailKind, subject: str) -> Mail | None:
         """Read the mail again and return the first such message, or None."""
@@ -61,7 +66,10 @@ class RunPort(Protocol):
         """Stop the run and leave it to a person. Does not return (CancelledError)."""
 
     def check_dispatch(self) -> None:
-        """Return if a new outside effect may be dispatched; else stop this execution (CancelledError)."""
+        """Return if a new outside effect may be dispatched.
+
+        else stop this execution (CancelledError).
+        """
 
     def touch(self) -> None:
         """Say that something in the run moved."""
@@ -73,6 +81,56 @@ class RunPort(Protocol):
         self, body: Callable[[Transaction], Awaitable[tuple[Record, Change]]]
     ) -> None:
         """Run body in a transaction of the store; what it returns is committed with it."""
+
+
+class HeldRun(RunPort, Protocol):
+    """A held run, as the parts of its execution see it."""
+
+    plan: GraphPlan
+    state: fold.RunState
+    journal: RunJournal
+    is_draining: bool
+    is_failing: bool
+    stop_reason: str | None
+    stop_failure: Failure | None
+
+    @property
+    def waits(self) -> "WaitsPort":
+        """Its open waits."""
+
+    @property
+    def sandbox_use(self) -> "SandboxPort":
+        """Its use of the thread's sandbox."""
+
+    def stop(self, reason: str) -> None:
+        """Stop the host for a reason."""
+
+
+class WaitsPort(Protocol):
+    """The open waits of a held run."""
+
+    mail_counted: int
+
+    @property
+    def contexts(self) -> set[Any]:
+        """The node executions under way."""
+
+    @property
+    def open(self) -> list[Any]:
+        """The open waits, each with a `wait`."""
+
+
+class SandboxPort(Protocol):
+    """The sandbox of a held run's thread."""
+
+    async def leave(self, context: "NodePort") -> None:
+        """Take a snapshot and let others in, if this node execution has the sandbox."""
+
+    def abandon(self, context: "NodePort") -> None:
+        """Let others in without a snapshot, if this node execution has the sandbox."""
+
+    async def leave_waiting(self) -> None:
+        """The same for whoever has it, before the run is released."""
 
 
 class NodePort(Protocol):
@@ -102,3 +160,23 @@ class NodePort(Protocol):
 
     def find(self, identity: str) -> fold.Call | None:
         """Return the recorded act and note that it was asked for."""
+
+
+WAITING, PARKED, DRAINED, CANCELLED, LOST = "waiting", "parked", "drained", "cancelled", "lost"
+"""Why a host is stopped before its graph has ended."""
+
+
+class GaveUp(Exception):  # private to the engine: caught by the supervisor
+    """A node failed for the last time: the run fails."""
+
+    def __init__(self, failure: Failure) -> None:
+        """Carry the failure to the supervisor."""
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Drained(BaseException):
+    """The run reached a boundary while its worker drains.
+
+    Not an Exception: no node may catch it.
+    """

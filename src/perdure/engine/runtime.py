@@ -1,4 +1,7 @@
-"""The runtime: open a store, start runs, ask about them, decide for them. What users hold."""
+"""The runtime: open a store, start runs, ask about them, decide for them. What users hold.
+
+Size: the public face in one place; each method hands on to the module that does the work.
+"""
 
 import asyncio
 import datetime as dt
@@ -7,10 +10,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from perdure.clock import Services, system_services
+from perdure.codec import decode_record, split_frame
 from perdure.core import fold
 from perdure.core.fold import RunState
 from perdure.engine import _answers, views
-from perdure.engine.effects import decision_error
+from perdure.engine.acts import decision_error
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, follow, read_events
 from perdure.engine.loading import Loaded, load_checkpoint
@@ -82,14 +86,15 @@ class Run:
         return await self._runtime.read_row(self.id)
 
     async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # of the public API
-        """Wait until it has ended and return its final state (for a plain function: what it returned).
+        """Wait until it has ended; return its final state (of a function: what it returned).
 
         Args:
             timeout: seconds; None: for ever.
 
         Raises:
             RunFailed: it failed; carries type and message of the error.
-            RunCancelled: it was cancelled; `fields["uncertain"]` lists effects whose outcome is not known.
+            RunCancelled: it was cancelled; `fields["uncertain"]` lists effects whose outcome is not
+                known.
             NeedsDecision: it is parked until somebody decides; awaiting again goes on.
             ResultTimedOut: it had not ended in time; it goes on.
         """
@@ -109,7 +114,7 @@ class Run:
         await self._runtime.signal(self.id, topic, value, by=by)
 
     async def cancel(self, compensate: bool = False, *, by: str = "") -> None:  # noqa: FBT001, FBT002  # of the public API
-        """Ask it to cancel. Durable when this returns; effects in flight are then listed as uncertain.
+        """Ask it to cancel. Durable when this returns; effects in flight become uncertain.
 
         Raises:
             NotFound, RunFinal: no such run, or it has ended.
@@ -136,7 +141,7 @@ class Runtime:
         sandbox: Any = None,
         services: Services | None = None,
     ) -> Self:
-        """Return a runtime to be entered: `async with Runtime.open("sqlite:///agents.db", graphs=[g]) as runtime`.
+        """Return a runtime to be entered with `async with`.
 
         Args:
             url: `sqlite:///file.db`, `memory://`, or an unopened store.
@@ -188,7 +193,7 @@ class Runtime:
             await self.engine.queue.close()
             await self.engine.store.close()
 
-    # -- starting --------------------------------------------------------------------------------------------------
+    # -- starting ----------------------------------------------------------------------------------
 
     async def start(
         self,
@@ -215,11 +220,12 @@ class Runtime:
             on_busy: "queue" behind an unfinished run of the thread, "reject", or "cancel" that one.
 
         Raises:
-            UpdateInvalid, ValueUnserializable: the input does not fit, names the field; nothing was written.
+            UpdateInvalid, ValueUnserializable: the input does not fit, names the field; nothing was
+                written.
             StartKeyReused: the key was used with another input.
             ThreadBusy: on_busy="reject" and the thread has an unfinished run.
         """
-        new, plan_known = await self._prepare(
+        new = await self._prepare(
             graph,
             input,
             thread=thread,
@@ -229,7 +235,6 @@ class Runtime:
             delay=delay,
             on_busy=on_busy,
         )
-        del plan_known
         started = await self._start(new)
         return Run(self, started.row.run_id, started.row.thread)
 
@@ -244,11 +249,11 @@ class Runtime:
         priority: int,
         delay: dt.timedelta | float | None,
         on_busy: OnBusy | str,
-    ) -> tuple[NewRun, bool]:
+    ) -> NewRun:
         engine = self.engine
         plan = engine.plan_of(graph)
         is_first = thread is None or await self._is_new(tenant, thread)
-        new = new_run(
+        return new_run(
             engine,
             plan,
             given,
@@ -261,7 +266,6 @@ class Runtime:
             is_first=is_first,
             take=self.worker is not None and self.worker.has_room,
         )
-        return new, is_first
 
     async def _is_new(self, tenant: str, thread: str) -> bool:
         row = await self.engine.store.read_thread(TenantId(tenant), ThreadId(thread))
@@ -270,23 +274,21 @@ class Runtime:
     async def _start(self, new: NewRun) -> Started:
         started = await self.engine.starts.submit(new)
         if started.taken and self.worker is not None:
-            self.worker.execute_fresh(started.row, await self._fresh(new, started.row))
+            self.worker.execute_fresh(started.row, self._fresh(new, started.row))
         elif started.created:
             self.engine.poke()
         return started
 
-    async def _fresh(self, new: NewRun, row: RunRow) -> Loaded | None:  # type: ignore[return]
+    @staticmethod
+    def _fresh(new: NewRun, row: RunRow) -> Loaded | None:
         """Return the new run's state without reading it back, if it is the first of its thread."""
         if row.ordinal != 1:
             return None
-        from perdure.codec import decode_record, split_frame  # noqa: PLC0415
-
         state = RunState(row.run_id)
-        encoded = split_frame(new.first_body)[0]
-        fold.apply(state, decode_record(encoded))
+        fold.apply(state, decode_record(split_frame(new.first_body)[0]))
         return Loaded(state, new.first_hash, len(new.first_body))
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     async def read_row(self, run_id: str) -> RunRow:
         """Return a run's row.
@@ -339,7 +341,7 @@ class Runtime:
     async def state(
         self, thread: str, at: int | None = None, *, tenant: str = DEFAULT_TENANT
     ) -> Any:
-        """Return the thread's state at a checkpoint (None: the newest), typed where its graph is known here.
+        """Return the thread's state at a checkpoint (None: the newest), typed if it can be.
 
         Raises:
             NotFound: no such thread or checkpoint; says which there are.
@@ -381,7 +383,7 @@ class Runtime:
         to: str | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> Run:
-        """Start a new run on a new thread from a checkpoint of this one; what ran before it does not run again.
+        """Start a run on a new thread from a checkpoint of this one; nothing before it is repeated.
 
         Args:
             thread: where from.
@@ -400,7 +402,7 @@ class Runtime:
         )
         plan = engine.plan_named(run.graph, run.version)
         values = engine.decode_cells(cells)
-        values.update(plan.read_input(dict(update or {}), False))
+        values.update(plan.read_input(dict(update or {}), False))  # noqa: FBT003  # the plan's form: is_first
         now_us = engine.now_us()
         run_id = engine.services.ids.new("r", now_us)
         writes = {
@@ -426,14 +428,14 @@ class Runtime:
         """Return the workers that the store knows, oldest first."""
         return await self.engine.store.find_workers()
 
-    # -- people ----------------------------------------------------------------------------------------------------
+    # -- people ------------------------------------------------------------------------------------
 
     async def asks(
         self,
-        open: bool = True,
+        open: bool = True,  # noqa: A002, FBT001, FBT002  # of the public API
         *,
         run_id: str | None = None,
-        tenant: str | None = None,  # of the public API
+        tenant: str | None = None,
     ) -> list[views.Ask]:
         """Return questions to people, oldest first; `open`: only those without an answer."""
         query = AskQuery(
@@ -522,7 +524,7 @@ class Runtime:
         return [views.entry_of(row) for row in await self.engine.store.find_effects(query)]
 
     async def resolve(self, effect_id: str, *, happened: bool, result: Any = None, by: str) -> None:
-        """Decide an uncertain effect: it happened (with this result), or it did not (then it is sent again).
+        """Decide an uncertain effect: it happened (with this result), or not (it is sent again).
 
         Raises:
             NotFound: no such effect.
@@ -543,7 +545,7 @@ class Runtime:
             raise AlreadyDecided(msg, effect_id=effect_id, state=row.state.value, by=row.decided_by)
         self.engine.poke()
 
-    # -- the end of a run ---------------------------------------------------------------------------------------------
+    # -- the end of a run --------------------------------------------------------------------------
 
     async def wait_for_result(self, run_id: str, timeout_s: float | None) -> Any:
         """Return a run's result; see `Run.result`."""
@@ -567,7 +569,10 @@ class Runtime:
             self.engine.drop_waiter(run_id, waiter)
 
     async def _result(self, run_id: str, waiter: "asyncio.Future[Any]") -> Any:
-        """Look at the row, then wait for news of it: told in this process, polled for other processes."""
+        """Look at the row, then wait for news of it.
+
+        told in this process, polled for other processes.
+        """
         row = await self.read_row(run_id)
         while True:
             # A parked run that was decided is only waiting for a worker to take it up again.
@@ -625,7 +630,10 @@ def _run_failed(row: RunRow, failure: Failure | None, reason: str) -> RunFailed:
 def _already_answered(ask: views.Ask) -> AlreadyAnswered:
     if ask.state is AskState.ANSWERED:
         at = ask.answered_at.isoformat() if ask.answered_at else ""
-        msg = f"ask {ask.id!r} was answered by {ask.answered_by!r} at {at} with {ask.value!r}; that answer stands"
+        msg = (
+            f"ask {ask.id!r} was answered by {ask.answered_by!r} at {at} with {ask.value!r}; that "
+            "answer stands"
+        )
     else:
         msg = f"ask {ask.id!r} is {ask.state.value} and takes no answer any more"
     return AlreadyAnswered(

@@ -53,7 +53,16 @@ def new_run(
     """Return the run to create, with its encoded start record.
 
     Args:
+        engine: for time, ids and the codec.
+        plan: the graph.
         given: input as the user passed it; checked against the graph's state here.
+        tenant: whose run it is.
+        thread: the line of state to go on with; None: a new one, named like the run.
+        start_key: unique per tenant.
+        on_busy: what to do on a busy thread.
+        priority: higher is claimed first.
+        delay_s: seconds before it may be claimed.
+        parent: run id and call id of the spawn, for a child.
         is_first: whether the thread has no state yet; None: a fresh thread if no thread is named.
         take: whether this worker may take its lease in the same transaction.
 

@@ -140,7 +140,10 @@ async def history(engine: Environment, tenant: TenantId, thread: ThreadId) -> li
     """Return the thread's checkpoints, newest first."""
     runs = await engine.store.read_thread_runs(tenant, thread, from_ordinal=1)
     if not runs:
-        msg = f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps --all' lists the runs and their threads"
+        msg = (
+            f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps --all' lists the runs and "
+            "their threads"
+        )
         raise NotFound(msg, thread=thread)
     found: list[Checkpoint] = []
     versions: dict[str, int] = {}
@@ -154,7 +157,9 @@ async def history(engine: Environment, tenant: TenantId, thread: ThreadId) -> li
             if isinstance(record, rec.StepCommitted) and record.scope == "" and started is not None:
                 changed = _changed(state, started, record)
                 versions = {**versions, **dict.fromkeys(changed, record.checkpoint)}
-                found.append(_checkpoint(found, started, record, seq, changed, versions))
+                found.append(
+                    _checkpoint(found, started, record, seq=seq, changed=changed, versions=versions)
+                )
             fold.apply(state, record)
     return found[::-1]
 
@@ -175,6 +180,7 @@ def _checkpoint(
     found: list[Checkpoint],
     started: rec.RunStarted,
     record: rec.StepCommitted,
+    *,
     seq: int,
     changed: tuple[str, ...],
     versions: dict[str, int],
@@ -199,7 +205,7 @@ def _checkpoint(
 
 
 async def _plain_state(engine: Environment, tenant: TenantId, at: Any) -> dict[str, Any]:
-    """Return the state at a Checkpoint, a (thread, id) pair, or a run's newest, as JSON-like data."""
+    """Return the state at a Checkpoint, a (thread, id) pair, or a run's newest, as plain data."""
     if isinstance(at, Checkpoint):
         thread, checkpoint = at.thread, at.id
     elif isinstance(at, tuple) and len(at) == 2:  # noqa: PLR2004  # a pair

@@ -1,7 +1,8 @@
-"""Durable waits: sleep, ask, receive, children. What a node waits for is in its journal before it waits.
+"""Durable waits: sleep, ask, receive, children. What is waited for is in the journal first.
 
-While every node of a run waits, the run is released: no worker, no lease, no memory. What ends the wait makes the run
-claimable in the same transaction; the next holder executes the node again and finds the recorded outcome.
+While every node of a run waits, the run is released: no worker, no lease, no memory. What ends the
+    wait makes the run claimable in the same transaction; the next holder executes the node again
+    and finds the recorded outcome.
 """
 
 import datetime as dt
@@ -118,7 +119,7 @@ async def ask(
 ) -> Answer:
     """Open the ask once and wait for its one answer."""
     run, task = context.run, context.task
-    if not isinstance(question, str) or not question:
+    if not question:
         msg = f"ctx.ask: the question must be a non-empty text, not {question!r}"
         raise UsageError(msg)
     json_schema = _answers.schema_of(schema)
@@ -234,7 +235,7 @@ async def child_result(context: NodePort, call: fold.Call) -> Any:
         wait = Wait(kind=WaitKind.CHILD, subject=call.started.child, node=task.path)
         mail = await run.wait_for_mail(context, wait, MailKind.CHILD)
         if mail is not None:
-            record = await _child_ended(context, call, mail)
+            record = await _child_ended(context, call)
             run.record(record, MailTaken(mail_ids=(mail.mail_id,)))
     ended: rec.ChildEnded = call.ended
     if ended.status != "succeeded":
@@ -245,7 +246,7 @@ async def child_result(context: NodePort, call: fold.Call) -> Any:
     return starting.result_of(plan, run.engine.codec.decode(ended.result))
 
 
-async def _child_ended(context: NodePort, call: fold.Call, mail: Mail) -> rec.ChildEnded:
+async def _child_ended(context: NodePort, call: fold.Call) -> rec.ChildEnded:
     run, task = context.run, context.task
     child = call.started.child
     values, row = await run.engine.values_of(child)

@@ -1,8 +1,9 @@
 """A worker: claims runs, executes them, renews their leases, notices the dead, drains.
 
-Loops, each a task: *claim* (whenever something changed, something is due, or a slot is free), *heartbeat* (renews all leases
-in one statement, watches for lost ones), *liveness* (notices workers of this host that died) and *mail* (hands messages to
-runs that are held). A fault of the store stops none of them: it is reported, and tried again.
+Loops, each a task: *claim* (whenever something changed, something is due, or a slot is free),
+    *heartbeat* (renews all leases in one statement, watches for lost ones), *liveness* (notices
+    workers of this host that died) and *mail* (hands messages to runs that are held). A fault of
+    the store stops none of them: it is reported, and tried again.
 """
 
 import asyncio
@@ -13,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment
 from perdure.engine.execution import Execution
 from perdure.engine.limits import (
@@ -70,7 +70,7 @@ class Worker:
         self._mail_after = 0
         self.is_draining = False
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Register the worker and begin to claim."""
@@ -99,7 +99,10 @@ class Worker:
         ]
 
     async def drain(self, window_s: float | None = None) -> None:
-        """Stop claiming, let nodes reach a boundary within the window, release every lease, stop. Idempotent."""
+        """Stop claiming, let nodes reach a boundary within the window, release every lease, stop.
+
+        Idempotent.
+        """
         if self.is_draining:
             return
         self.is_draining = True
@@ -139,10 +142,13 @@ class Worker:
         except StoreError as error:
             log.warning("worker %s could not sign off: %s", self.worker_id, error)
 
-    # -- loops -----------------------------------------------------------------------------------------------------------
+    # -- loops -------------------------------------------------------------------------------------
 
     async def _for_ever(self, name: str, once: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a loop's body; a fault of the store is reported once in a while and tried again."""
+        """Repeat a loop's body.
+
+        a fault of the store is reported once in a while and tried again.
+        """
         failures = 0
         while True:
             try:
@@ -228,7 +234,7 @@ class Worker:
                     entry[1].deliver(mail)
         await store.wait_for_change(IDLE_POLL_S, since=mark)
 
-    # -- runs ----------------------------------------------------------------------------------------------------------------
+    # -- runs --------------------------------------------------------------------------------------
 
     @property
     def held(self) -> int:
@@ -240,7 +246,7 @@ class Worker:
         """Whether a new run may be taken at once."""
         return not self.is_draining and len(self._held) < self._settings.concurrency
 
-    def execute_fresh(self, row: RunRow, loaded: Loaded) -> None:
+    def execute_fresh(self, row: RunRow, loaded: Loaded | None) -> None:
         """Execute a run that was started and taken in one transaction."""
         self._execute(row, loaded)
 
@@ -250,12 +256,10 @@ class Worker:
         except NotFound as error:  # claimed by version, so this can't be
             raise InvariantBroken(str(error)) from error
         execution = Execution(self._engine, row, plan)
-        task = asyncio.create_task(self._supervised(execution, row, plan, loaded), name=row.run_id)
+        task = asyncio.create_task(self._supervised(execution, row, loaded), name=row.run_id)
         self._held[row.run_id] = (row, execution, task)
 
-    async def _supervised(
-        self, execution: Execution, row: RunRow, plan: GraphPlan, loaded: Loaded | None
-    ) -> None:
+    async def _supervised(self, execution: Execution, row: RunRow, loaded: Loaded | None) -> None:
         """Execute one run; whatever goes wrong with it stays with it."""
         try:
             await execution.run(

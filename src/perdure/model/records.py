@@ -1,9 +1,11 @@
 """The journal: one record kind per fact.
 
-A record is encoded as a msgpack array that starts with its number, so the numbers and the order of the
-fields are the stored format: fields are only ever added at the end, with a default, and a number is never
-used again. A `Raw` field holds one value exactly as the codec encoded it; it is decoded only when
-somebody needs it, so that a journal can be read by a process that does not know the user's types.
+A record is encoded as a msgpack array that starts with its number, so the numbers and the order of
+the
+fields are the stored format: fields are only ever added at the end, with a default, and a number is
+    never used again. A `Raw` field holds one value exactly as the codec encoded it; it is decoded
+    only when somebody needs it, so that a journal can be read by a process that does not know the
+    user's types.
 
 Who may write: the holder of the run's lease; `RunStarted` is written by whoever starts the run.
 """
@@ -35,7 +37,8 @@ class TaskSpec(Struct, array_like=True, frozen=True):
 class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     """The run exists. `input`: field that was given -> (op, value).
 
-    `origin_*` and `next`: a fork goes on with the `next` of that checkpoint instead of the graph's first nodes.
+    `origin_*` and `next`: a fork goes on with the `next` of that checkpoint instead of the graph's
+        first nodes.
     """
 
     at_us: int
@@ -63,7 +66,10 @@ class LeaseTaken(Struct, array_like=True, frozen=True, tag=2):
 
 
 class NodeStarted(Struct, array_like=True, frozen=True, tag=3):
-    """A node execution began. First attempts that do nothing outside are implied by the step before."""
+    """A node execution began.
+
+    First attempts that do nothing outside are implied by the step before.
+    """
 
     at_us: int
     task: str
@@ -94,8 +100,10 @@ class NodeFailed(Struct, array_like=True, frozen=True, tag=5):
 class StepCommitted(Struct, array_like=True, frozen=True, tag=6):
     """A super-step ended: this record is the checkpoint.
 
-    `scope`: "" for the run's own graph, else the path of the subgraph's task. `folded`: the merged value of every
-    field whose reducer is a function. `next`: what runs in the next step; empty: the graph has ended.
+    `scope`: "" for the run's own graph, else the path of the subgraph's task. `folded`: the merged
+        value of every
+    field whose reducer is a function. `next`: what runs in the next step; empty: the graph has
+        ended.
     `checkpoint`: id in the thread, for scope ""; `snapshot`: the sandbox snapshot it names.
     """
 
@@ -344,7 +352,10 @@ class StateSnapshot(Struct, array_like=True, frozen=True, tag=28):
 
 
 class SandboxTaken(Struct, array_like=True, frozen=True, tag=29):
-    """The sandbox was snapshot after contained effects of a task; results before it are valid with it."""
+    """The sandbox was snapshot after contained effects of a task.
+
+    results before it are valid with it.
+    """
 
     at_us: int
     task: str

@@ -42,7 +42,7 @@ from perdure.store.api import Answered, Decided
 
 _APPENDED = Appended()
 
-# -- starting ----------------------------------------------------------------------------------
+# -- starting --------------------------------------------------------------------------------------
 
 
 def start_one(tables: Tables, run: NewRun) -> Started | Exception:
@@ -115,7 +115,7 @@ def _spawn(tables: Tables, _row: RunRow, _item: Append, change: RunSpawned) -> N
         _insert(tables, run, is_busy=bool(unfinished))
 
 
-# -- claiming ----------------------------------------------------------------------------------
+# -- claiming --------------------------------------------------------------------------------------
 
 
 def claim(
@@ -184,7 +184,7 @@ def forget_worker(tables: Tables, worker_id: WorkerId, now_us: int) -> None:
             tables.put_run(replace(row, ready_at_us=rules.woken_at(row.ready_at_us, now_us)))
 
 
-# -- messages ----------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------
 
 
 def deliver(tables: Tables, mail: Mail) -> RunRow | None:
@@ -253,7 +253,7 @@ def decide(
     return Decided(row=decided, accepted=True)
 
 
-# -- appends -----------------------------------------------------------------------------------
+# -- appends ---------------------------------------------------------------------------------------
 
 
 def append(tables: Tables, batch: Sequence[Append]) -> list[AppendOutcome]:

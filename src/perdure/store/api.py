@@ -139,7 +139,7 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish what was handed in, release everything. Idempotent."""
 
-    # -- writing -------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record, and say what became of each, in order.
@@ -230,7 +230,7 @@ class Store(Protocol):
         """
         ...
 
-    # -- workers -------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------
 
     async def register_worker(self, row: WorkerRow) -> None:
         """Make the worker known; with LIVENESS, take the lock that its life is read from."""
@@ -247,7 +247,7 @@ class Store(Protocol):
     async def find_workers(self) -> list[WorkerRow]:
         """Return all known workers, oldest first."""
 
-    # -- waiting for others --------------------------------------------------------------------
+    # -- waiting for others ------------------------------------------------------------------------
 
     def change_mark(self) -> int:
         """Return how many writes this object knows of; take it before reading, for `since`."""
@@ -264,7 +264,7 @@ class Store(Protocol):
     async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
         """Return the earliest `ready_at_us` of these graphs; None: no run is due by itself."""
 
-    # -- reading -------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     async def read_run(self, run_id: RunId) -> RunRow | None:
         """Return the run's row, or None."""

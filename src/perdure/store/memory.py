@@ -73,7 +73,7 @@ class MemoryStore:
         self._watch = ChangeWatch(services.clock)
         self._is_open = False
 
-    # -- life ----------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Begin to hear of writes. Idempotent."""
@@ -114,7 +114,7 @@ class MemoryStore:
             tables.tell_others(self)
         probe(f"store.{name}.after")
 
-    # -- writing -------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record; see `Store.start`."""
@@ -207,7 +207,7 @@ class MemoryStore:
                 tables, effect_id, happened=happened, result_wire=result_wire, by=by, at_us=at_us
             )
 
-    # -- workers -------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------
 
     async def register_worker(self, row: WorkerRow) -> None:
         """Make the worker known."""
@@ -228,7 +228,7 @@ class MemoryStore:
         rows = self._rows(self._tables.workers)
         return sorted(rows, key=lambda row: (row.started_at_us, row.worker_id))
 
-    # -- waiting for others --------------------------------------------------------------------
+    # -- waiting for others ------------------------------------------------------------------------
 
     def change_mark(self) -> int:
         """Return how many writes this object knows of; see `Store.change_mark`."""
@@ -254,7 +254,7 @@ class MemoryStore:
                 default=None,
             )
 
-    # -- reading -------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def _rows(self, table: dict[Key, Row]) -> list[Row]:
         self._check_open()

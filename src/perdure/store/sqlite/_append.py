@@ -110,7 +110,7 @@ def _taken_key(db: apsw.Connection, changes: tuple[Change, ...]) -> KeyTaken | N
     return None
 
 
-# -- changes -----------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 _RELEASE = """
 UPDATE perdure_runs

@@ -83,7 +83,7 @@ def connect_writer(options: SqliteOptions) -> apsw.Connection:
         db.set_busy_handler(busy_handler(options.busy_timeout_s))
         check_owner(db, options.path)
         if db.readonly("main"):
-            raise _read_only(options.path)
+            raise _read_only(options.path)  # noqa: TRY301  # the connection is closed below
         migrate(db, options.path)
         switch_to_wal(db, options.path)
         if options.max_pages is not None:

@@ -100,7 +100,7 @@ class SqliteStore:
         self._data_version: int | None = None
         self._threads: tuple[Writer, ConnectionThread] | None = None
 
-    # -- life ----------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Open or create the file, and migrate an older schema. Idempotent.
@@ -165,7 +165,7 @@ class SqliteStore:
     def _read(self, name: str, operation: Operation[Result]) -> asyncio.Future[Result]:
         return self._open_threads()[1].call(name, operation)
 
-    # -- writing -------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record; see `Store.start`."""
@@ -197,7 +197,7 @@ class SqliteStore:
             item = await body(_SessionTransaction(session))
             if item.run_id != run_id or item.token != token:
                 msg = f"the transaction of run {run_id!r} returned an append of {item.run_id!r}"
-                raise UsageError(msg, run_id=run_id)
+                raise UsageError(msg, run_id=run_id)  # noqa: TRY301  # rolled back below
         except BaseException:
             await self._abandon(session)
             raise
@@ -287,7 +287,7 @@ class SqliteStore:
         """Close an open ask as expired, unless it was answered; see `Store.expire`."""
         return await self._writer.call("expire", partial(_mail.expire, ask_id=ask_id, at_us=at_us))
 
-    # -- workers -------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------
 
     async def register_worker(self, row: WorkerRow) -> None:
         """Take the worker's lock, then make it known."""
@@ -330,7 +330,7 @@ class SqliteStore:
         """Return all known workers, oldest first."""
         return await self._read("find_workers", _queries.find_workers)
 
-    # -- waiting for others --------------------------------------------------------------------
+    # -- waiting for others ------------------------------------------------------------------------
 
     def change_mark(self) -> int:
         """Return how many writes this object knows of; see `Store.change_mark`."""
@@ -366,7 +366,7 @@ class SqliteStore:
         wanted = _runs.graphs_json(graphs)
         return await self._read("next_ready", lambda db: _queries.next_ready_at(db, wanted))
 
-    # -- reading -------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     async def read_run(self, run_id: RunId) -> RunRow | None:
         """Return the run's row, or None."""

@@ -1,0 +1,170 @@
+"""How the holding of a run ends.
+
+succeeded, failed, cancelled, or released to wait, for a person, for another worker.
+"""
+
+from msgspec import structs
+
+from perdure.core import fold
+from perdure.engine import compensation
+from perdure.engine.ports import DRAINED, PARKED, WAITING, HeldRun
+from perdure.model import (
+    Change,
+    EffectKind,
+    EffectPut,
+    EffectState,
+    Failure,
+    Mail,
+    MailKind,
+    MailPosted,
+    RunReleased,
+    RunStatus,
+    Wait,
+    WaitKind,
+)
+from perdure.model import RunEnded as RunEndedChange
+from perdure.model import records as rec
+from perdure.store.api import RunQuery
+
+_OUTSIDE_KINDS = frozenset(kind.value for kind in EffectKind if kind.is_outside)
+
+
+async def release(run: HeldRun) -> None:
+    """Let go of an unfinished run: it waits, is parked, or goes back to whoever claims it next."""
+    if run.stop_reason == WAITING:
+        await run.sandbox_use.leave_waiting()
+    waits = tuple(waiting.wait for waiting in run.waits.open)
+    status, ready_at_us, failure = _release_terms(run, waits)
+    reason = "needs_decision" if status is RunStatus.NEEDS_DECISION else run.stop_reason or ""
+    # crash-point: run.release.before
+    run.engine.services.probe("run.release.before")
+    run.record(
+        rec.Released(run.now_us(), reason, waits, failure),
+        RunReleased(
+            status=status,
+            waits=waits,
+            ready_at_us=ready_at_us,
+            failure=failure,
+            checkpoint=run.state.checkpoint,
+            mail_seen=run.waits.mail_counted,
+        ),
+    )
+    await run.journal.barrier()
+    run.engine.on_released(run.row, status, failure)
+
+
+def _release_terms(
+    run: HeldRun, waits: tuple[Wait, ...]
+) -> tuple[RunStatus, int | None, Failure | None]:
+    if run.stop_reason == DRAINED:
+        return RunStatus.PENDING, run.now_us(), None
+    if run.stop_reason == PARKED:
+        return RunStatus.NEEDS_DECISION, None, run.stop_failure
+    decisions = [wait for wait in waits if wait.kind is WaitKind.DECISION]
+    if decisions:
+        failure = Failure(type="UncertainEffect", message=decisions[0].note, node=decisions[0].node)
+        return RunStatus.NEEDS_DECISION, None, failure
+    due = [wait.due_us for wait in waits if wait.due_us is not None]
+    return RunStatus.WAITING, min(due) if due else None, None
+
+
+async def conclude_failed(run: HeldRun, failure: Failure) -> None:
+    """End the run as failed.
+
+    what was in flight is uncertain, what is to be countered is countered.
+    """
+    await _mark_uncertain(run, "the run failed while it was under way")
+    if run.plan.compensates_on_failure:
+        await compensation.compensate(run)
+    await conclude(run, RunStatus.FAILED, failure)
+
+
+async def conclude_cancelled(run: HeldRun) -> None:
+    """End the run as cancelled, its unfinished children with it."""
+    await _mark_uncertain(run, "the run was cancelled while it was under way")
+    if run.state.cancel is not None and run.state.cancel.compensate:
+        await compensation.compensate(run)
+    by = run.state.cancel.by if run.state.cancel is not None else ""
+    children = await _unfinished_children(run)
+    await conclude(
+        run, RunStatus.CANCELLED, Failure(type="Cancelled", message=f"cancelled by {by}"), children
+    )
+
+
+async def _unfinished_children(run: HeldRun) -> list[MailPosted]:
+    rows = await run.engine.store.find_runs(RunQuery(parent=run.row.run_id, limit=1000))
+    body = run.engine.codec.encode(bool(run.state.cancel and run.state.cancel.compensate))
+    return [
+        MailPosted(
+            mail=Mail(
+                run_id=row.run_id,
+                kind=MailKind.CANCEL,
+                body_wire=body,
+                sender=run.row.run_id,
+                at_us=run.now_us(),
+            )
+        )
+        for row in rows
+        if not row.status.is_final
+    ]
+
+
+async def _mark_uncertain(run: HeldRun, reason: str) -> None:
+    """List the outside effects whose outcome nobody will wait for."""
+    for scope in list(run.state.scopes.values()):
+        for task in scope.tasks.values():
+            for call in list(task.calls.values()):
+                if call.state == EffectState.INTENDED and call.kind in _OUTSIDE_KINDS:
+                    await _lose_effect(run, task, call, reason)
+
+
+async def _lose_effect(run: HeldRun, task: fold.Task, call: fold.Call, reason: str) -> None:
+    failure = Failure(type="Interrupted", message=reason, node=task.path)
+    await run.journal.barrier()
+    row = await run.engine.store.read_effect(call.call_id)  # type: ignore[arg-type]  # an effect's call id is its id
+    changes: tuple[Change, ...] = ()
+    if row is not None:
+        lost = structs.replace(
+            row, state=EffectState.UNCERTAIN, failure=failure, changed_at_us=run.now_us()
+        )
+        changes = (EffectPut(row=lost),)
+    record = rec.EffectUncertain(
+        run.now_us(), task.path, call.call_id, call.name, call.attempt, failure
+    )
+    run.record(record, *changes)
+
+
+async def conclude(
+    run: HeldRun, status: RunStatus, failure: Failure | None, also: list[MailPosted] | None = None
+) -> None:
+    """End the run with a final status, durable when this returns.
+
+    `also`: messages posted in the same commit.
+    """
+    now_us = run.now_us()
+    mail = None
+    if run.row.parent is not None:
+        mail = Mail(
+            run_id=run.row.parent,
+            kind=MailKind.CHILD,
+            subject=run.row.run_id,
+            sender=run.row.run_id,
+            at_us=now_us,
+        )
+    # crash-point: run.end.before
+    run.engine.services.probe("run.end.before")
+    run.record(
+        rec.RunEnded(now_us, status.value, run.state.checkpoint, failure),
+        *(also or ()),
+        RunEndedChange(
+            status=status,
+            at_us=now_us,
+            failure=failure,
+            checkpoint=run.state.checkpoint,
+            mail_to_parent=mail,
+        ),
+    )
+    await run.journal.barrier()
+    # crash-point: run.end.after
+    run.engine.services.probe("run.end.after")
+    run.engine.on_ended(run.row, status, failure, run.state.root.values)

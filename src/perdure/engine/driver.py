@@ -1,0 +1,546 @@
+"""Drives a held run's graph, super-step by super-step, subgraphs included.
+
+A step with one node runs inline in the host: a node that does nothing outside costs no task and no
+    wait. The nodes of a wider step run as tasks of their own; each outcome is recorded as it comes.
+
+Size: one recursion (steps, nodes, subgraphs) over one state; cut in two it would pass all of it about.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from msgspec import Raw
+
+from perdure.core import fold
+from perdure.core.merge import merge
+from perdure.core.plan import END, START, Goto, GraphPlan, NodePlan, Send
+from perdure.core.retry import backoff_s
+from perdure.engine.acts import failure_of
+from perdure.engine.context import Context
+from perdure.engine.limits import CANCEL_GRACE_S, SNAPSHOT_BYTES_MIN, YIELD_STEPS
+from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
+from perdure.engine.starting import folded_defaults
+from perdure.errors import (
+    GraphInvalid,
+    NodeTimedOut,
+    StateMutated,
+    StepLimitReached,
+    UpdateInvalid,
+)
+from perdure.model import Change, RunProgressed, ThreadBased, Wait, WaitKind, WriteOp
+from perdure.model import records as rec
+
+
+class GraphDriver:
+    """Takes one held run through its graph."""
+
+    def __init__(self, run: HeldRun, journal_bytes: int) -> None:
+        """Drive a run; `journal_bytes`: what was read of the journal to load it."""
+        self._run = run
+        self.engine = run.engine
+        self._steps = 0
+        self._journal_bytes = journal_bytes
+        self._whole_bytes = 0
+        self._has_progressed = run.row.claims <= 1
+
+    async def drive(self) -> None:
+        """Take the graph from where its journal stands to its end.
+
+        Raises:
+            GaveUp: a node failed for the last time.
+            Drained: the worker drains and a boundary was reached.
+            PerdureError: the graph does not fit the run (unknown node, step limit, clashing
+                updates).
+        """
+        root = self._run.state.root
+        root.values = self.engine.decode_cells(root.cells)
+        root.cells = {}
+        if not root.is_started:
+            self._begin(root, self._run.plan)
+        await self._drive_scope(root, self._run.plan)
+
+    def _begin(self, root: fold.Scope, plan: GraphPlan) -> None:
+        """Take the input in: step 0."""
+        started = self._run.state.started
+        if started is None or root.values is None:
+            msg = f"run {self._run.row.run_id!r} has no start record"
+            raise GraphInvalid(msg)
+        decode = self.engine.codec.decode
+        given = {name: (op, decode(raw)) for name, (op, raw) in started.input.items()}
+        values, folded = merge(plan, root.values, [("input", given)])
+        encoded = self._encode_fields(plan, values, folded)
+        encoded.update(folded_defaults(self.engine, plan, values))
+        root.values = values
+        specs = started.next if started.next is not None else self._first_of(plan, values)
+        self._whole_bytes = sum(len(memoryview(raw)) for _op, raw in started.input.values())
+        self._run.record(
+            rec.StepCommitted(
+                self._run.now_us(), "", 0, self._run.state.checkpoint + 1, encoded, specs
+            )
+        )
+
+    async def _drive_scope(self, scope: fold.Scope, plan: GraphPlan) -> None:
+        while scope.tasks:
+            if scope.step > plan.step_limit:
+                msg = (
+                    f"graph {plan.name!r} took {plan.step_limit} steps and wants more; does a "
+                    "loop never end? "
+                    f"Raise Graph(step_limit=...) if it is meant."
+                )
+                raise StepLimitReached(msg, run_id=self._run.row.run_id, step_limit=plan.step_limit)
+            pending = [task for task in scope.tasks.values() if task.outcome is None]
+            if len(pending) == 1:
+                await self._run_task(scope, plan, pending[0])
+            elif pending:
+                await self._run_tasks(scope, plan, pending)
+            await self._commit_step(scope, plan)
+            self._steps += 1
+            if (
+                self._steps % YIELD_STEPS == 0
+                or self._run.is_draining
+                or self._run.journal.is_behind
+            ):
+                await self._breathe()
+
+    async def _breathe(self) -> None:
+        """Let others have a turn.
+
+        stop here if the worker drains; wait for commits that are far behind.
+        """
+        if self._run.is_draining:
+            raise Drained
+        await self._run.keep_up()
+        await self.engine.services.clock.sleep(0)
+
+    async def _run_tasks(
+        self, scope: fold.Scope, plan: GraphPlan, pending: list[fold.Task]
+    ) -> None:
+        """Run the nodes of a step at once; each outcome is kept as it comes."""
+        running = {
+            asyncio.create_task(self._run_task(scope, plan, task), name=f"perdure-{task.path}")
+            for task in pending
+        }
+        try:
+            _done, still = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+            if still:
+                await self._let_end(still)
+        finally:
+            for task in running:
+                task.cancel()
+            results = await asyncio.gather(*running, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+                raise result
+
+    async def _let_end(self, still: "set[asyncio.Task[None]]") -> None:
+        """One node gave up: give effects in flight in the others a moment to end."""
+        ringing = asyncio.ensure_future(self.engine.services.clock.sleep(CANCEL_GRACE_S))
+        try:
+            await asyncio.wait({ringing, *still}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ringing.cancel()
+
+    # -- one node ----------------------------------------------------------------------------------
+
+    async def _run_task(self, scope: fold.Scope, plan: GraphPlan, task: fold.Task) -> None:
+        node = plan.nodes.get(task.spec.node)
+        if node is None:
+            msg = (
+                f"graph {plan.name!r} v{plan.version} has no node {task.spec.node!r} any more, "
+                "where run "
+                f"{self._run.row.run_id!r} stands; run it with the version that it was started with"
+            )
+            raise GraphInvalid(msg, node=task.spec.node)
+        while True:
+            context = Context(self._run, task)
+            self._run.waits.contexts.add(context)
+            try:
+                if task.retry_at_us is not None:
+                    await self._wait_for_retry(context, task)
+                if task.attempt > 1 or task.calls:
+                    self._run.record(rec.NodeStarted(self._run.now_us(), task.path, task.attempt))
+                if await self._attempt(scope, plan, node, task, context):
+                    return
+            finally:
+                self._run.waits.contexts.discard(context)
+                if self._run.stop_reason != WAITING:
+                    self._run.sandbox_use.abandon(context)
+                self._run.touch()
+
+    async def _wait_for_retry(self, context: Context, task: fold.Task) -> None:
+        note = f"attempt {task.attempt} of node {task.spec.node}"
+        wait = Wait(
+            kind=WaitKind.TIMER,
+            subject=task.path,
+            node=task.path,
+            due_us=task.retry_at_us,
+            note=note,
+        )
+        await self._run.wait(context, wait)
+
+    async def _attempt(
+        self,
+        scope: fold.Scope,
+        plan: GraphPlan,
+        node: NodePlan,
+        task: fold.Task,
+        context: Context,
+    ) -> bool:
+        """Run the node once; return whether it is done (else it is to be tried again)."""
+        started_us = self._run.now_us()
+        try:
+            if node.subgraph is not None:
+                live, goto = await self._run_subgraph(scope, node.subgraph, task), None
+            else:
+                returned = await self._call_node(scope, plan, node, task, context)
+                live, goto = self._read_update(plan, node, returned)
+            writes = self._encode_live(f"graph {plan.name!r}, node {node.name!r}, field ", live)
+        except GaveUp:
+            raise
+        except Exception as error:  # noqa: BLE001  # the supervisor of nodes: recorded, retried or given up
+            self._node_failed(node, task, error)
+            return False
+        if self._run.stop_reason is not None:
+            # The node swallowed its cancellation; it will be executed again.
+            raise asyncio.CancelledError
+        await self._run.sandbox_use.leave(context)
+        # crash-point: node.finish.before
+        self.engine.services.probe("node.finish.before")
+        task.live_writes = live
+        self._run.record(
+            rec.NodeFinished(self._run.now_us(), task.path, started_us, writes, task.attempt, goto)
+        )
+        return True
+
+    async def _call_node(
+        self, scope: fold.Scope, plan: GraphPlan, node: NodePlan, task: fold.Task, context: Context
+    ) -> Any:
+        values = scope.values or {}
+        if task.spec.is_sent:
+            argument = self.engine.codec.decode(task.spec.argument)
+        else:
+            argument = plan.build_state(values)
+        sizes = [
+            (name, value, len(value)) for name, value in values.items() if type(value) in _SIZED
+        ]
+        call = node.call
+        if call is None:
+            msg = f"node {node.name!r} has nothing to call"
+            raise GraphInvalid(msg)
+        args = (argument, context) if node.takes_context else (argument,)
+        if not node.is_async:
+            returned = await self._in_os_thread(call, args, context, node)
+        elif node.timeout_s is None:
+            returned = await call(*args)
+        else:
+            returned = await self._within(call(*args), node, context)
+        for name, value, size in sizes:
+            if len(value) != size:
+                raise _mutated(task.path, name, size, len(value))
+        return returned
+
+    async def _in_os_thread(
+        self, call: Callable[..., Any], args: tuple[Any, ...], context: Context, node: NodePlan
+    ) -> Any:
+        context.active += 1
+        try:
+            working = asyncio.to_thread(call, *args)
+            if node.timeout_s is not None:
+                return await self._within(working, node, context)
+            returned = await working
+            return await returned if hasattr(returned, "__await__") else returned
+        finally:
+            context.active -= 1
+
+    async def _within(self, working: Awaitable[Any], node: NodePlan, context: Context) -> Any:
+        """Await a node attempt within its timeout, on the engine's clock.
+
+        time spent waiting does not count.
+        """
+        work = asyncio.ensure_future(working)
+        left_s = node.timeout_s or 0.0
+        clock = self.engine.services.clock
+        try:
+            while True:
+                before_s = clock.monotonic_s()
+                was_waiting = context.waiting > 0
+                ringing = asyncio.ensure_future(clock.sleep(min(left_s, 1.0)))
+                await asyncio.wait({work, ringing}, return_when=asyncio.FIRST_COMPLETED)
+                ringing.cancel()
+                if work.done():
+                    return work.result()
+                left_s -= 0.0 if was_waiting else clock.monotonic_s() - before_s
+                if left_s <= 0:
+                    msg = f"node {node.name!r} took longer than timeout_s={node.timeout_s}"
+                    raise NodeTimedOut(msg, node=node.name, timeout_s=node.timeout_s)
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+
+    def _node_failed(self, node: NodePlan, task: fold.Task, error: Exception) -> None:
+        """Record a failed attempt; raise GaveUp if it was the last."""
+        if self._run.stop_reason is not None:
+            raise asyncio.CancelledError from error
+        failure = failure_of(error, task.path)
+        delay_s = None
+        if node.retry is not None and isinstance(error, node.retry.on):
+            delay_s = backoff_s(node.retry, task.attempt, self.engine.services.rng)
+        retry_at_us = None if delay_s is None else self._run.now_us() + round(delay_s * 1_000_000)
+        self._run.record(
+            rec.NodeFailed(self._run.now_us(), task.path, task.attempt, failure, retry_at_us)
+        )
+        if retry_at_us is None:
+            self._run.is_failing = True
+            raise GaveUp(failure) from error
+
+    def _read_update(
+        self, plan: GraphPlan, node: NodePlan, returned: Any
+    ) -> tuple[dict[str, tuple[str, Any]], list[rec.TaskSpec] | None]:
+        """Return a node's update (field -> op, value) and where it chose to go."""
+        goto = None
+        if isinstance(returned, Goto):
+            goto = self._specs(plan.resolve(returned.node, node.name))
+            returned = returned.update
+        if returned is None:
+            return {}, goto
+        if not isinstance(returned, Mapping):
+            msg = (
+                f"graph {plan.name!r}, node {node.name!r} returned {type(returned).__name__}; "
+                "return a dict of the "
+                f"changed fields, None, or Goto(node, update)"
+            )
+            raise UpdateInvalid(msg, graph=plan.name, node=node.name)
+        live: dict[str, tuple[str, Any]] = {}
+        for name, value in returned.items():
+            channel = plan.channels.get(name)
+            if channel is None:
+                known = ", ".join(plan.channels)
+                msg = (
+                    f"graph {plan.name!r}, node {node.name!r} returned field {name!r}; the state "
+                    f"has: {known}"
+                )
+                raise UpdateInvalid(msg, graph=plan.name, node=node.name, field=str(name))
+            live[name] = (
+                channel.op.value,
+                value if channel.check is None else channel.check(value),
+            )
+        return live, goto
+
+    def _encode_live(
+        self, place: str, live: Mapping[str, tuple[str, Any]]
+    ) -> dict[str, tuple[str, Raw]]:
+        encode = self.engine.codec.encode
+        return {name: (op, Raw(encode(value, name, place))) for name, (op, value) in live.items()}
+
+    # -- the end of a step -------------------------------------------------------------------------
+
+    async def _commit_step(self, scope: fold.Scope, plan: GraphPlan) -> None:
+        tasks = list(scope.tasks.values())
+        updates = [(task.path, self._live_writes(task)) for task in tasks]
+        values, folded = merge(plan, scope.values or {}, updates)
+        specs = await self._next_specs(plan, tasks, values)
+        encoded = self._encode_fields(plan, values, folded) if folded else {}
+        if scope.path:
+            scope.writes += [(key, op, v) for _path, w in updates for key, (op, v) in w.items()]
+        # crash-point: step.commit.before
+        self.engine.services.probe("step.commit.before")
+        changes: tuple[Change, ...] = ()
+        if not self._has_progressed:
+            self._has_progressed = True
+            changes = (RunProgressed(lease_until_us=self.engine.lease_until_us()),)
+        checkpoint = self._run.state.checkpoint if scope.path else self._run.state.checkpoint + 1
+        scope.values = values
+        self._run.record(
+            rec.StepCommitted(
+                self._run.now_us(),
+                scope.path,
+                scope.step,
+                checkpoint,
+                encoded,
+                specs,
+                self._run.state.snapshot,
+            ),
+            *changes,
+        )
+        if not scope.path and self._run.journal.total_bytes + self._journal_bytes > max(
+            SNAPSHOT_BYTES_MIN, 2 * self._whole_bytes
+        ):
+            self._write_whole(scope, plan, specs)
+
+    def _write_whole(self, scope: fold.Scope, plan: GraphPlan, specs: list[rec.TaskSpec]) -> None:
+        """Write the thread's whole state, so that loading starts here."""
+        whole = self._encode_fields(plan, scope.values or {}, set(scope.values or {}))
+        record = rec.StateSnapshot(
+            self._run.now_us(),
+            scope.step - 1,
+            self._run.state.checkpoint,
+            {name: (WriteOp.REPLACE.value, raw) for name, raw in whole.items()},
+            specs,
+            self._run.state.snapshot,
+        )
+        before = self._run.journal.total_bytes
+        self._run.record(record, ThreadBased(seq=self._run.journal.added_seq + 1))
+        self._whole_bytes = self._run.journal.total_bytes - before
+        self._journal_bytes = -self._run.journal.total_bytes
+
+    def _live_writes(self, task: fold.Task) -> dict[str, tuple[str, Any]]:
+        if task.live_writes is not None:
+            return task.live_writes
+        if task.outcome is None:
+            msg = f"run {self._run.row.run_id!r}: step ended without an outcome of {task.path!r}"
+            raise GraphInvalid(msg)
+        decode = self.engine.codec.decode
+        return {name: (op, decode(raw)) for name, (op, raw) in task.outcome.writes.items()}
+
+    def _encode_fields(
+        self, plan: GraphPlan, values: Mapping[str, Any], names: set[str]
+    ) -> dict[str, Raw]:
+        encode = self.engine.codec.encode
+        place = f"graph {plan.name!r}, field "
+        return {name: Raw(encode(values[name], name, place)) for name in sorted(names)}
+
+    async def _next_specs(
+        self, plan: GraphPlan, tasks: list[fold.Task], values: Mapping[str, Any]
+    ) -> list[rec.TaskSpec]:
+        specs: list[rec.TaskSpec] = []
+        targets: list[str | Send] = []
+        for task in tasks:
+            if task.outcome is not None and task.outcome.goto is not None:
+                specs += task.outcome.goto
+                continue
+            targets += plan.edges.get(task.spec.node, ())
+            for branch in plan.branches.get(task.spec.node, ()):
+                routed = branch.route(plan.build_state(values))
+                targets += await routed if branch.is_async else routed
+        if not specs and len(targets) == 1 and type(targets[0]) is str:
+            return [] if targets[0] == END else [rec.TaskSpec(targets[0])]
+        return self._numbered([*specs, *self._specs(targets)])
+
+    def _specs(self, targets: "list[str | Send] | tuple[str | Send, ...]") -> list[rec.TaskSpec]:
+        """Return what to run next.
+
+        a node named twice runs once, each Send is an execution of its own.
+        """
+        specs: list[rec.TaskSpec] = []
+        for target in targets:
+            if isinstance(target, Send):
+                place = f"argument of Send({target.node!r})"
+                argument = Raw(self.engine.codec.encode(target.argument, place))
+                specs.append(rec.TaskSpec(target.node, 1, argument))
+            elif target != END:
+                specs.append(rec.TaskSpec(target))
+        return self._numbered(specs)
+
+    @staticmethod
+    def _numbered(specs: list[rec.TaskSpec]) -> list[rec.TaskSpec]:
+        numbered: list[rec.TaskSpec] = []
+        counts: dict[str, int] = {}
+        plain: set[str] = set()
+        for spec in specs:
+            if not spec.is_sent:
+                if spec.node not in plain:
+                    plain.add(spec.node)
+                    numbered.append(spec)
+                continue
+            counts[spec.node] = counts.get(spec.node, 0) + 1
+            numbered.append(rec.TaskSpec(spec.node, counts[spec.node], spec.argument))
+        return numbered
+
+    # -- subgraphs ---------------------------------------------------------------------------------
+
+    async def _run_subgraph(
+        self, outer: fold.Scope, plan: GraphPlan, task: fold.Task
+    ) -> dict[str, tuple[str, Any]]:
+        """Run a graph as a node: shared fields go in, what its nodes wrote to them comes out."""
+        given = self._subgraph_input(outer, plan, task)
+        scope = self._run.state.scopes.get(task.path)
+        if scope is None or not scope.is_started:
+            values = dict(given)
+            encoded = folded_defaults(self.engine, plan, values)
+            self._run.record(
+                rec.StepCommitted(
+                    self._run.now_us(), task.path, 0, 0, encoded, self._first_of(plan, values)
+                )
+            )
+            scope = self._run.state.scopes[task.path]
+            scope.values = values
+            scope.writes = []
+        elif scope.values is None:
+            self._restore_scope(scope, given)
+        await self._drive_scope(scope, plan)
+        return self._subgraph_update(outer, scope)
+
+    def _first_of(self, plan: GraphPlan, values: Mapping[str, Any]) -> list[rec.TaskSpec]:
+        """Return the tasks of step 1; conditional edges from START are decided on the input."""
+        targets: list[str | Send] = list(plan.edges.get(START, ()))
+        for branch in plan.branches.get(START, ()):
+            if branch.is_async:
+                msg = f"graph {plan.name!r}: the router at START must be a plain function"
+                raise GraphInvalid(msg, graph=plan.name)
+            targets += branch.route(plan.build_state(values))
+        return self._specs(targets)
+
+    def _subgraph_input(
+        self, outer: fold.Scope, plan: GraphPlan, task: fold.Task
+    ) -> dict[str, Any]:
+        if task.spec.is_sent:
+            given = self.engine.codec.decode(task.spec.argument)
+            return plan.read_input(given, True)  # noqa: FBT003  # the plan's form: is_first
+        values = outer.values or {}
+        return {name: values[name] for name in plan.channels if name in values}
+
+    def _restore_scope(self, scope: fold.Scope, given: Mapping[str, Any]) -> None:
+        """Turn the loaded pieces of an inner scope into live values, on top of what was given."""
+        decode = self.engine.codec.decode
+        values = dict(given)
+        for name, cell in scope.cells.items():
+            value = fold.decode_cell(cell, decode)
+            appends = cell.op == WriteOp.APPEND and name in given
+            values[name] = [*given[name], *value] if appends else value
+        scope.values = values
+        scope.cells = {}
+        scope.writes = [(name, op, decode(raw)) for name, op, raw in scope.writes]
+
+    def _subgraph_update(self, outer: fold.Scope, scope: fold.Scope) -> dict[str, tuple[str, Any]]:
+        """Return what the subgraph's nodes wrote to fields that the outer graph has, in order."""
+        update: dict[str, tuple[str, Any]] = {}
+        outer_plan = self._plan_of_scope(outer)
+        for name, op, value in scope.writes:
+            channel = outer_plan.channels.get(name)
+            if channel is None:
+                continue
+            if channel.op is WriteOp.REPLACE:
+                update[name] = (WriteOp.REPLACE.value, (scope.values or {})[name])
+            elif channel.op is WriteOp.APPEND:
+                before = update.get(name, ("", []))[1]
+                update[name] = (WriteOp.APPEND.value, [*before, *value])
+            else:
+                before = update.get(name, ("", []))[1]
+                items = value if op == WriteOp.FOLD_MANY else [value]
+                update[name] = (WriteOp.FOLD_MANY.value, [*before, *items])
+        return update
+
+    def _plan_of_scope(self, scope: fold.Scope) -> GraphPlan:
+        plan = self._run.plan
+        for part in scope.path.split("/") if scope.path else []:
+            name = part.partition(":")[2].partition("#")[0]
+            inner = plan.nodes[name].subgraph
+            if inner is None:
+                msg = f"node {name!r} of graph {plan.name!r} is no subgraph any more"
+                raise GraphInvalid(msg)
+            plan = inner
+        return plan
+
+
+_SIZED = frozenset({list, dict, set})
+
+
+def _mutated(path: str, name: str, before: int, after: int) -> StateMutated:
+    msg = (
+        f"node {path!r} changed state field {name!r} in place (it had {before} items, now "
+        f"{after}); return it as an update "
+        f"instead, e.g. return {{{name!r}: ...}}. Nothing of the node was recorded as its update."
+    )
+    return StateMutated(msg, node=path, field=name)

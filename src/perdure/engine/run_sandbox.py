@@ -1,0 +1,77 @@
+"""The sandbox of a held run's thread: one node execution at a time, as of the newest snapshot."""
+
+import asyncio
+from typing import Any
+
+from perdure.engine.ports import HeldRun, NodePort
+from perdure.errors import UsageError
+from perdure.model import records as rec
+
+
+class RunSandbox:
+    """Opens the thread's sandbox when it is first used, restores it, and takes its snapshots."""
+
+    def __init__(self, run: HeldRun) -> None:
+        """Belong to a held run."""
+        self._run = run
+        self._sandbox: Any = None
+        self._owner: NodePort | None = None
+        self._gate = asyncio.Lock()
+
+    def open(self) -> Any:
+        """Return the sandbox.
+
+        Raises:
+            UsageError: the runtime has none.
+        """
+        if self._sandbox is None:
+            backend = self._run.engine.sandbox_backend
+            if backend is None:
+                msg = (
+                    "this runtime has no sandbox: open it with "
+                    "Runtime.open(..., sandbox=DirectorySandboxes(path)) "
+                    "to use ctx.sandbox and effects of kind 'contained'"
+                )
+                raise UsageError(msg, run_id=self._run.row.run_id)
+            self._sandbox = backend.open(self._run.row.tenant, self._run.row.thread)
+        return self._sandbox
+
+    async def enter(self, context: NodePort) -> None:
+        """Return when this node execution has the sandbox to itself, at the newest snapshot."""
+        if self._owner is context:
+            return
+        context.active += 1
+        try:
+            await self._gate.acquire()
+        finally:
+            context.active -= 1
+        self._owner = context
+        # Whatever no snapshot holds was left by an execution that did not end.
+        await self.open().restore(self._run.state.snapshot)
+
+    async def leave(self, context: NodePort) -> None:
+        """Take a snapshot of what the node left, and let others in, if it has the sandbox."""
+        if self._owner is not context:
+            return
+        # crash-point: sandbox.take.before
+        self._run.engine.services.probe("sandbox.take.before")
+        snapshot = await self.open().take()
+        # crash-point: sandbox.take.after
+        self._run.engine.services.probe("sandbox.take.after")
+        self._run.record(rec.SandboxTaken(self._run.now_us(), context.task.path, snapshot))
+        self._owner = None
+        self._gate.release()
+
+    async def leave_waiting(self) -> None:
+        """Take the snapshot of whoever has the sandbox, before the run is released."""
+        if self._owner is not None:
+            await self.leave(self._owner)
+
+    def abandon(self, context: NodePort) -> None:
+        """Let others in without a snapshot.
+
+        the execution ended badly, its files are dropped by the next `enter`.
+        """
+        if self._owner is context:
+            self._owner = None
+            self._gate.release()
