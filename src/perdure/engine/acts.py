@@ -10,9 +10,7 @@ from msgspec import Raw, structs
 from perdure.clock import Rng
 from perdure.core.identity import effect_id
 from perdure.core.retry import Retry, backoff_s
-from perdure.engine.limits import (
-    ERROR_CHARS_MAX,
-)
+from perdure.engine.limits import ERROR_CHARS_MAX
 from perdure.engine.ports import NodePort
 from perdure.errors import (
     EffectFailed,
@@ -66,9 +64,8 @@ class Act:
         identity = context.identify("effect", effect.name, f"{self.digest}{key or ''}")
         self.effect_id: EffectId = effect_id(identity)
         self.call = context.find(self.effect_id)
-        self.is_fresh = (
-            False  # whether this process wrote the newest intent: else its outcome is unknown
-        )
+        # Whether this process wrote the newest intent: else its outcome is unknown.
+        self.is_fresh = False
 
     @property
     def retry(self) -> Retry:

@@ -1,9 +1,8 @@
 """Compensation: counter the confirmed effects of a run, newest first, each as an effect of its own.
 
 A compensation that is an `@effect(kind="keyed")` is resent under its key after a crash. Of any
-other one that was
-interrupted nobody knows whether it happened: it ends as `compensation_failed`, visible, for a
-    person.
+other one that was interrupted nobody knows whether it happened: it ends as `compensation_failed`,
+visible, for a person.
 """
 
 from typing import Any, Protocol

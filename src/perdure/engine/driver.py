@@ -1,9 +1,10 @@
 """Drives a held run's graph, super-step by super-step, subgraphs included.
 
 A step with one node runs inline in the host: a node that does nothing outside costs no task and no
-    wait. The nodes of a wider step run as tasks of their own; each outcome is recorded as it comes.
+wait. The nodes of a wider step run as tasks of their own; each outcome is recorded as it comes.
 
-Size: one recursion (steps, nodes, subgraphs) over one state; cut in two it would pass all of it about.
+Size: one recursion (steps, nodes, subgraphs) over one state; cut in two, it would hand all of that
+about.
 """
 
 import asyncio
@@ -84,9 +85,8 @@ class GraphDriver:
         while scope.tasks:
             if scope.step > plan.step_limit:
                 msg = (
-                    f"graph {plan.name!r} took {plan.step_limit} steps and wants more; does a "
-                    "loop never end? "
-                    f"Raise Graph(step_limit=...) if it is meant."
+                    f"graph {plan.name!r} took {plan.step_limit} steps and wants more; does a loop "
+                    "never end? Raise Graph(step_limit=...) if it is meant."
                 )
                 raise StepLimitReached(msg, run_id=self._run.row.run_id, step_limit=plan.step_limit)
             pending = [task for task in scope.tasks.values() if task.outcome is None]
@@ -104,10 +104,7 @@ class GraphDriver:
                 await self._breathe()
 
     async def _breathe(self) -> None:
-        """Let others have a turn.
-
-        stop here if the worker drains; wait for commits that are far behind.
-        """
+        """Let others have a turn: stop if the worker drains, wait for commits far behind."""
         if self._run.is_draining:
             raise Drained
         await self._run.keep_up()
@@ -148,8 +145,8 @@ class GraphDriver:
         if node is None:
             msg = (
                 f"graph {plan.name!r} v{plan.version} has no node {task.spec.node!r} any more, "
-                "where run "
-                f"{self._run.row.run_id!r} stands; run it with the version that it was started with"
+                f"where run {self._run.row.run_id!r} stands; run it with the version that it was "
+                "started with"
             )
             raise GraphInvalid(msg, node=task.spec.node)
         while True:
@@ -256,7 +253,7 @@ class GraphDriver:
     async def _within(self, working: Awaitable[Any], node: NodePlan, context: Context) -> Any:
         """Await a node attempt within its timeout, on the engine's clock.
 
-        time spent waiting does not count.
+        Time spent waiting does not count.
         """
         work = asyncio.ensure_future(working)
         left_s = node.timeout_s or 0.0
@@ -308,8 +305,7 @@ class GraphDriver:
         if not isinstance(returned, Mapping):
             msg = (
                 f"graph {plan.name!r}, node {node.name!r} returned {type(returned).__name__}; "
-                "return a dict of the "
-                f"changed fields, None, or Goto(node, update)"
+                "return a dict of the changed fields, None, or Goto(node, update)"
             )
             raise UpdateInvalid(msg, graph=plan.name, node=node.name)
         live: dict[str, tuple[str, Any]] = {}
@@ -421,7 +417,7 @@ class GraphDriver:
     def _specs(self, targets: "list[str | Send] | tuple[str | Send, ...]") -> list[rec.TaskSpec]:
         """Return what to run next.
 
-        a node named twice runs once, each Send is an execution of its own.
+        A node named twice runs once, each Send is an execution of its own.
         """
         specs: list[rec.TaskSpec] = []
         for target in targets:
@@ -540,7 +536,7 @@ _SIZED = frozenset({list, dict, set})
 def _mutated(path: str, name: str, before: int, after: int) -> StateMutated:
     msg = (
         f"node {path!r} changed state field {name!r} in place (it had {before} items, now "
-        f"{after}); return it as an update "
-        f"instead, e.g. return {{{name!r}: ...}}. Nothing of the node was recorded as its update."
+        f"{after}); return it as an update instead, e.g. return {{{name!r}: ...}}. Nothing of the "
+        "node was recorded as its update."
     )
     return StateMutated(msg, node=path, field=name)

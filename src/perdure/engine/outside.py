@@ -89,8 +89,8 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
         if first.args_digest != act.digest or first.name != act.effect.name:
             msg = (
                 f"business key {act.business_key!r} was used by effect {first.name!r} of run "
-                f"{first.run_id!r} with other "
-                f"arguments; nothing was sent. Use another key, or the same arguments."
+                f"{first.run_id!r} with other arguments; nothing was sent. Use another key, or the "
+                "same arguments."
             )
             raise EffectKeyReused(
                 msg, key=act.business_key, run_id=first.run_id, effect_id=first.effect_id
@@ -190,8 +190,8 @@ async def _decision(act: Act) -> tuple[bool, Any]:
         subject=act.effect_id,
         node=act.context.task.path,
         note=(
-            f"effect {act.effect.name}: did it happen? "
-            f"perdure resolve {act.effect_id} --happened | --not-happened"
+            f"effect {act.effect.name}: did it happen? perdure resolve {act.effect_id} --happened "
+            "| --not-happened"
         ),
     )
     mail = await act.run.wait_for_mail(act.context, wait, MailKind.DECISION)
@@ -295,12 +295,9 @@ def _diverge(act: Act, missing: list[str]) -> None:
     path, name = act.context.task.path, act.effect.name
     msg = (
         f"node {path!r} is about to send effect {name!r} with arguments it did not have before, "
-        f"while {len(missing)} "
-        f"recorded {name!r} ({', '.join(missing[:3])}) was not asked for again; nothing was sent. "
-        "The code before the call "
-        "must give the same arguments on every execution: use ctx.now(), ctx.random(), ctx.call "
-        "for what varies. "
-        f"Then: perdure resolve {act.run.row.run_id} --retry, or perdure cancel "
-        f"{act.run.row.run_id}"
+        f"while {len(missing)} recorded {name!r} ({', '.join(missing[:3])}) was not asked for "
+        "again; nothing was sent. The code before the call must give the same arguments on every "
+        "execution: use ctx.now(), ctx.random(), ctx.call for what varies. Then: perdure resolve "
+        f"{act.run.row.run_id} --retry, or perdure cancel {act.run.row.run_id}"
     )
     act.run.park(ReplayDiverged(msg, run_id=act.run.row.run_id, node=path, effect=name))

@@ -66,10 +66,7 @@ class RunPort(Protocol):
         """Stop the run and leave it to a person. Does not return (CancelledError)."""
 
     def check_dispatch(self) -> None:
-        """Return if a new outside effect may be dispatched.
-
-        else stop this execution (CancelledError).
-        """
+        """Return if a new outside effect may be dispatched, else raise CancelledError."""
 
     def touch(self) -> None:
         """Say that something in the run moved."""
