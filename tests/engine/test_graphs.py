@@ -296,7 +296,7 @@ async def test_a_failing_node_fails_the_run_with_type_place_and_reason(open_runt
     graph.edge(START, broken)
     runtime = await open_runtime(graph)
     run = await runtime.start(graph, {})
-    with pytest.raises(RunFailed, match="broken.*KeyError.*missing") as caught:
+    with pytest.raises(RunFailed, match=r"broken.*KeyError.*missing") as caught:
         await run.result(timeout=10)
     assert caught.value.fields["node"] == "1:broken"
     assert (await run.status()) == "failed"

@@ -24,9 +24,9 @@ from perdure.model import records as rec
 
 
 class Emission:
-    """What `ctx.emit` gives.
+    """What `ctx.emit` gives: await it to wait while the stream is far ahead of the store.
 
-    await it to wait while the stream is far ahead of the store, or leave it.
+    Nothing is lost if nobody awaits it.
     """
 
     __slots__ = ("_run",)
@@ -176,9 +176,9 @@ class Context:
         await waits.sleep(self, duration)
 
     def emit(self, chunk: Any) -> Emission:
-        """Add a chunk to the run's stream.
+        """Add a chunk to the run's stream; readers see it when it is durable.
 
-        readers see it when it is durable. May be awaited for back-pressure.
+        May be awaited for back-pressure.
         """
         run = self._run
         encoded = Raw(run.engine.codec.encode(chunk, "emitted chunk"))
@@ -206,6 +206,7 @@ class Context:
         )
 
         async def bounded(item: Any) -> Any:
+            """Do one item when there is room."""
             if gate is None:
                 return await one(item)
             async with gate:
@@ -232,9 +233,9 @@ class Context:
         return waits.as_datetime(at_us)
 
     def random(self) -> float:
-        """Return a float in [0, 1) that depends on the run and the place only.
+        """Return a float in [0, 1), the same on every execution of this node.
 
-        the same on every execution.
+        It depends on the run and the place only.
         """
         identity = self.identify("random", "random", "")
         return int.from_bytes(sha256(identity.encode()).digest()[:7], "big") / 2**56

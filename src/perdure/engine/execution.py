@@ -1,13 +1,12 @@
 """One held run: from its claim to the next release.
 
 Theory: a supervisor (`run`) takes the loaded state, lets the driver take the graph through its
-    steps in a task of its own (the host), and concludes: finished, failed, cancelled, waiting,
-    parked, drained, or lost. Whatever stops the host early says why (`stop`) and cancels it;
-    nothing else unwinds a node, so that user code can't swallow it as an ordinary exception.
+steps in a task of its own (the host), and concludes: finished, failed, cancelled, waiting, parked,
+drained, or lost. Whatever stops the host early says why (`stop`) and cancels it; nothing else
+unwinds a node, so that user code can't swallow it as an ordinary exception.
 
 Invariants: state changes only by records (`record`: queued and applied together); nothing is
-    concluded as durable without a barrier; after the lease is lost nothing is written or
-    dispatched.
+concluded as durable without a barrier; after the lease is lost nothing is written or dispatched.
 """
 
 import asyncio
@@ -49,12 +48,16 @@ from perdure.model import (
     Failure,
     Mail,
     MailKind,
+    RunProgressed,
     RunRow,
     RunStatus,
     Wait,
 )
 from perdure.model import records as rec
 from perdure.store.api import Transaction
+
+_PROGRESS = frozenset({rec.StepCommitted, rec.NodeFinished, rec.EffectConfirmed})
+"""Records that show that the run gets further, so that its claims are counted anew."""
 
 
 class Execution:
@@ -71,6 +74,7 @@ class Execution:
         self.is_draining = False
         self.is_failing = False
         self.accepts_mail = False
+        self._is_unproven = row.claims > 1
         self.stop_reason: str | None = None
         self.stop_failure: Failure | None = None
         self.waits = HeldWaits(self)
@@ -167,9 +171,8 @@ class Execution:
     def _park_exhausted(self) -> None:
         message = (
             f"claimed {self.row.claims} times without finishing a step; its code may kill the "
-            "worker. "
-            f"Look at 'perdure show {self.row.run_id}', then: perdure resolve {self.row.run_id} "
-            "--retry"
+            f"worker. Look at 'perdure show {self.row.run_id}', then: perdure resolve "
+            f"{self.row.run_id} --retry"
         )
         self.stop_failure = Failure(type="AttemptsExhausted", message=message)
         self.stop(PARKED)
@@ -178,6 +181,9 @@ class Execution:
 
     def record(self, record: rec.Record, *changes: Change) -> None:
         """Apply a record and queue it with its changes."""
+        if self._is_unproven and type(record) in _PROGRESS:
+            self._is_unproven = False
+            changes = (*changes, RunProgressed(lease_until_us=self.engine.lease_until_us()))
         self.journal.add(record, *changes)
         fold.apply(self.state, record)
 
@@ -284,6 +290,7 @@ class Execution:
         prepared: list[tuple[Append, rec.Record]] = []
 
         async def inner(transaction: Transaction) -> Append:
+            """Keep the append, to commit it to the journal."""
             record, change = await body(transaction)
             append = journal.prepare(record, change)
             prepared.append((append, record))

@@ -70,10 +70,7 @@ class RunPort(Protocol):
         """Whether nothing stops the run or lets it fail."""
 
     def check_dispatch(self) -> None:
-        """Return if a new outside effect may be dispatched.
-
-        else stop this execution (CancelledError).
-        """
+        """Return if a new outside effect may be dispatched, else raise CancelledError."""
 
     def touch(self) -> None:
         """Say that something in the run moved."""

@@ -1,9 +1,9 @@
 """A worker: claims runs, executes them, renews their leases, notices the dead, drains.
 
 Loops, each a task: *claim* (whenever something changed, something is due, or a slot is free),
-    *heartbeat* (renews all leases in one statement, watches for lost ones), *liveness* (notices
-    workers of this host that died) and *mail* (hands messages to runs that are held). A fault of
-    the store stops none of them: it is reported, and tried again.
+*heartbeat* (renews all leases in one statement, watches for lost ones), *liveness* (notices workers
+of this host that died) and *mail* (hands messages to runs that are held). A fault of the store
+stops none of them: it is reported, and tried again.
 """
 
 import asyncio
@@ -157,10 +157,7 @@ class Worker:
     # -- loops -------------------------------------------------------------------------------------
 
     async def _for_ever(self, name: str, once: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a loop's body.
-
-        a fault of the store is reported once in a while and tried again.
-        """
+        """Repeat a loop's body; a fault of the store is reported once in a while, tried again."""
         failures = 0
         while True:
             try:
