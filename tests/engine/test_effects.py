@@ -204,7 +204,7 @@ async def test_a_lookup_effect_asks_what_became_of_it(open_runtime, found, calls
 
 async def test_a_lookup_that_stays_unknown_goes_to_a_person(open_runtime, monkeypatch):
     monkeypatch.setattr(
-        "perdure.engine.effects._RECONCILE", Retry(max_attempts=2, base_s=0.001, cap_s=0.001)
+        "perdure.engine.outside._RECONCILE", Retry(max_attempts=2, base_s=0.001, cap_s=0.001)
     )
 
     async def reconcile(request, key):

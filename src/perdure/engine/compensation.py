@@ -12,7 +12,7 @@ from msgspec import structs
 
 from perdure.core.machines import EFFECT_TABLE, EffectEvent, advance
 from perdure.core.retry import backoff_s
-from perdure.engine.effects import failure_of
+from perdure.engine.acts import failure_of
 from perdure.engine.environment import Environment
 from perdure.errors import NotFound
 from perdure.graph import Effect, Request, as_effect, effect_named

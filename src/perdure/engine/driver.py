@@ -2,6 +2,8 @@
 
 A step with one node runs inline in the host: a node that does nothing outside costs no task and no
     wait. The nodes of a wider step run as tasks of their own; each outcome is recorded as it comes.
+
+Size: one recursion (steps, nodes, subgraphs) over one state; cut in two it would pass all of it about.
 """
 
 import asyncio
@@ -14,8 +16,8 @@ from perdure.core import fold
 from perdure.core.merge import merge
 from perdure.core.plan import END, START, Goto, GraphPlan, NodePlan, Send
 from perdure.core.retry import backoff_s
+from perdure.engine.acts import failure_of
 from perdure.engine.context import Context
-from perdure.engine.effects import failure_of
 from perdure.engine.limits import CANCEL_GRACE_S, SNAPSHOT_BYTES_MIN, YIELD_STEPS
 from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
 from perdure.engine.starting import folded_defaults

@@ -17,8 +17,8 @@ from typing import Any
 from perdure.core import fold
 from perdure.core.plan import GraphPlan
 from perdure.engine import conclusions
+from perdure.engine.acts import failure_of
 from perdure.engine.driver import GraphDriver
-from perdure.engine.effects import failure_of
 from perdure.engine.environment import Environment
 from perdure.engine.held_waits import HeldWaits
 from perdure.engine.limits import CLAIMS_MAX, RECANCEL_S
