@@ -105,3 +105,9 @@ WORKER_SILENT_S = 60.0
 
 CLAIM_OVERDUE_S = 30.0
 """A run that could be claimed for so long, with a live worker of its graph, is reported."""
+
+MAIL_RETRY_S = 0.01
+"""Pause before mail is read again for a run that was being loaded when it came."""
+
+HAND_BACK_DELAY_S = 0.5
+"""Pause before a run that the store would not let go on is claimed again."""
