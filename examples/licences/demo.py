@@ -36,7 +36,7 @@ from perdure import PerdureError, Run, Runtime
 WORKERS = 2
 RUN_S_MAX = 120.0
 ANSWER_POLL_S = 0.1
-KILL_SPAN = (0.05, 0.8)
+KILL_SPAN = (0.05, 0.7)
 """Kills fall in this part of the filings: the run has begun to act, and has not finished."""
 KILL_DELAY_S_MAX = 0.15
 """On top of that, a random delay of up to about one filing: before, during or after it."""

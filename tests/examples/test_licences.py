@@ -394,7 +394,7 @@ def run_demo(folder, *options):
 @pytest.mark.fault
 @pytest.mark.timeout(120)
 def test_every_finding_is_filed_once_though_a_worker_is_killed(tmp_path):
-    done, outcome = run_demo(tmp_path, "--latency-ms", "200-400")
+    done, outcome = run_demo(tmp_path, "--latency-ms", "400-800")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert outcome["ok"]

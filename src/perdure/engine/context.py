@@ -194,8 +194,8 @@ class Context:
     ) -> list[Any]:
         """Apply an effect (or async function) to all items, `limit` at a time; results in order.
 
-        A plain async function is ordinary code around the `ctx.call`s in it: those are recorded, it
-        is not.
+        A plain async function is ordinary code: the `ctx.call`s in it are recorded, it is not. If
+        some fail, the others are still brought to their end; then the first failure is raised.
         """
         if limit is not None and limit < 1:
             msg = f"ctx.map(limit={limit!r}): must be at least 1"
@@ -212,9 +212,12 @@ class Context:
             async with gate:
                 return await one(item)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(bounded(item)) for item in items]
-        return [task.result() for task in tasks]
+        # The others go on when one fails: cancelling them would leave their effects uncertain.
+        results = await asyncio.gather(*map(bounded, items), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
 
     def now(self) -> dt.datetime:
         """Return the time (UTC), the same on every execution of this node."""

@@ -25,6 +25,7 @@ from perdure.engine.starting import folded_defaults
 from perdure.errors import (
     GraphInvalid,
     NodeTimedOut,
+    ReplayDiverged,
     StateMutated,
     StepLimitReached,
     UpdateInvalid,
@@ -101,11 +102,11 @@ class GraphDriver:
                 or self._run.is_draining
                 or self._run.journal.is_behind
             ):
-                await self._breathe()
+                await self._breathe(scope)
 
-    async def _breathe(self) -> None:
+    async def _breathe(self, scope: fold.Scope) -> None:
         """Let others have a turn: stop if the worker drains, wait for commits far behind."""
-        if self._run.is_draining:
+        if self._run.is_draining and not scope.path:
             raise Drained
         await self._run.keep_up()
         await self.engine.services.clock.sleep(0)
@@ -148,7 +149,7 @@ class GraphDriver:
                 f"where run {self._run.row.run_id!r} stands; run it with the version that it was "
                 "started with"
             )
-            raise GraphInvalid(msg, node=task.spec.node)
+            raise ReplayDiverged(msg, node=task.spec.node)
         while True:
             context = Context(self._run, task)
             self._run.waits.contexts.add(context)
@@ -195,6 +196,11 @@ class GraphDriver:
             writes = self._encode_live(f"graph {plan.name!r}, node {node.name!r}, field ", live)
         except GaveUp:
             raise
+        except asyncio.CancelledError as error:
+            if self._run.stop_reason is not None or self._run.is_failing:
+                raise
+            self._node_failed(node, task, RuntimeError(f"the node cancelled itself ({error!r})"))
+            return False
         except Exception as error:  # noqa: BLE001  # the supervisor of nodes: recorded, retried or given up
             self._node_failed(node, task, error)
             return False

@@ -33,7 +33,14 @@ from perdure.engine.ports import (
 )
 from perdure.engine.queue import RunJournal
 from perdure.engine.run_sandbox import RunSandbox
-from perdure.errors import LeaseLost, PerdureError, StoreError
+from perdure.errors import (
+    DecodeFailed,
+    InvariantBroken,
+    LeaseLost,
+    PerdureError,
+    ReplayDiverged,
+    StoreError,
+)
 from perdure.model import (
     Append,
     Appended,
@@ -70,8 +77,13 @@ class Execution:
         self._host: asyncio.Task[None] | None = None
         self._driver: GraphDriver
 
-    async def run(self, loaded: Loaded) -> None:
-        """Take the run as far as it goes now; returns when this worker holds it no more."""
+    async def run(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
+        """Take the run as far as it goes now; returns when this worker holds it no more.
+
+        Args:
+            loaded: its state; owned by the execution from now on.
+            is_fresh: it was started and taken in one transaction, so there can't be older mail.
+        """
         self.state = loaded.state
         self._driver = GraphDriver(self, loaded.journal_bytes)
         self.journal = RunJournal(self.engine.queue, self.row, loaded.prev_hash)
@@ -81,7 +93,7 @@ class Execution:
                     self.now_us(), self.engine.worker_id, self.row.token, self.row.claims
                 )
             )
-            if self.row.token > 1 or self.row.claims > 1:
+            if not is_fresh:
                 await self.take_mail()
             self.accepts_mail = True
             if self.stop_reason is None and self.row.claims > CLAIMS_MAX:
@@ -121,8 +133,10 @@ class Execution:
             raise
         finally:
             self.waits.close()
-        if host.cancelled() or self.stop_reason == LOST:
+        if self.stop_reason == LOST or (host.cancelled() and self.stop_reason is not None):
             return None
+        if host.cancelled():
+            return Failure(type="CancelledError", message="the graph was cancelled by its own code")
         error = host.exception()
         if error is None:
             return None
@@ -133,6 +147,11 @@ class Execution:
             return error.failure
         if isinstance(error, LeaseLost | StoreError):
             raise error
+        if isinstance(error, ReplayDiverged | DecodeFailed | InvariantBroken):
+            # The code or the stored data do not fit: nothing that a person can't mend and go on.
+            self.stop_failure = failure_of(error)
+            self.stop_reason = PARKED
+            return None
         return failure_of(error)
 
     def _given_up(self) -> Failure | None:
@@ -208,6 +227,11 @@ class Execution:
     def stop_now(self) -> None:
         """The drain window is over: stop where it stands; effects in flight stay intended."""
         self.stop(DRAINED)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether nothing stops the run or lets it fail."""
+        return self.stop_reason is None and not self.is_failing
 
     def check_dispatch(self) -> None:
         """Refuse to dispatch when the run is being stopped or its lease is not safe."""

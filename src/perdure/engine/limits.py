@@ -93,3 +93,21 @@ RECANCEL_S = 1.0
 
 STARTS_MAX = 256
 """Most runs that one transaction creates."""
+
+OUTLOOK_DEPTH_MAX = 20
+"""How many children of children, or queued runs, are followed to say what a run needs."""
+
+SCAN_PAGE = 1000
+"""Rows that one query of the invariant scan reads: the most that a store gives at once."""
+
+WORKER_SILENT_S = 60.0
+"""A worker that was not seen for so long is reported: four of the usual leases."""
+
+CLAIM_OVERDUE_S = 30.0
+"""A run that could be claimed for so long, with a live worker of its graph, is reported."""
+
+MAIL_RETRY_S = 0.01
+"""Pause before mail is read again for a run that was being loaded when it came."""
+
+HAND_BACK_DELAY_S = 0.5
+"""Pause before a run that the store would not let go on is claimed again."""

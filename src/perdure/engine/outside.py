@@ -4,6 +4,7 @@ The state in the ledger says the next move. Crash points lie between every two d
 fault tests kill the process at each.
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -231,6 +232,11 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
     run.check_dispatch()
     try:
         value = await dispatch(act)
+    except asyncio.CancelledError:
+        if run.is_running:  # the node's own code gave up waiting: nobody knows what became of it
+            reason = "the node stopped waiting for it while it was under way"
+            act.lose(Failure(type="Cancelled", message=reason, node=act.context.task.path), None)
+        raise
     except Exception as error:  # the supervisor of effects: classified and recorded
         _classify(act, error)
         if (

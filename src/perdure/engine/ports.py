@@ -65,6 +65,10 @@ class RunPort(Protocol):
     def park(self, error: Exception) -> None:
         """Stop the run and leave it to a person. Does not return (CancelledError)."""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether nothing stops the run or lets it fail."""
+
     def check_dispatch(self) -> None:
         """Return if a new outside effect may be dispatched, else raise CancelledError."""
 

@@ -11,7 +11,7 @@ from perdure.engine.loading import load_checkpoint, read_records
 from perdure.engine.waits import as_datetime
 from perdure.errors import NotFound, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
-from perdure.model import AskRow, AskState, EffectKind, EffectRow, EffectState, Failure
+from perdure.model import AskRow, AskState, EffectKind, EffectRow, EffectState, Failure, RunRow
 from perdure.model import records as rec
 
 
@@ -221,6 +221,17 @@ async def _plain_state(engine: Environment, tenant: TenantId, at: Any) -> dict[s
         raise UsageError(msg)
     cells, _run, _id, _next = await load_checkpoint(
         engine.store, tenant, ThreadId(thread), checkpoint
+    )
+    return {name: fold.decode_cell(cell, describe) for name, cell in cells.items()}
+
+
+async def plain_state(engine: Environment, row: RunRow) -> dict[str, Any]:
+    """Return the state that a run stands at, as JSON-like data; empty if it committed nothing."""
+    checkpoint = row.checkpoint if row.checkpoint > row.base_checkpoint else None
+    if checkpoint is None:
+        return {}
+    cells, _run, _id, _next = await load_checkpoint(
+        engine.store, row.tenant, row.thread, checkpoint
     )
     return {name: fold.decode_cell(cell, describe) for name, cell in cells.items()}
 

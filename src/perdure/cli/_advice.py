@@ -1,0 +1,32 @@
+"""The next commands for a run: what `show`, `run` and errors tell people to type."""
+
+from perdure.engine import Runtime
+from perdure.engine.outlook import Outlook, Standing, approve_command, command, resolve_commands
+from perdure.model import RunRow, WaitKind
+
+
+async def next_commands(runtime: Runtime, row: RunRow, outlook: Outlook) -> list[str]:
+    """Return the commands that get a run further; none for one that moves by itself."""
+    commands: list[str] = []
+    for run_id in dict.fromkeys([row.run_id, *(blocker.run_id for blocker in outlook.blockers)]):
+        commands += await _of_run(runtime, run_id)
+    for blocker in outlook.blockers:
+        if blocker.wait is not None and blocker.wait.kind is WaitKind.SIGNAL:
+            commands.append(
+                command("signal", blocker.run_id, blocker.wait.subject, "--value", "JSON")
+            )
+        if blocker.wait is None and not await runtime.effects("uncertain", run_id=blocker.run_id):
+            commands.append(command("resolve", blocker.run_id, "--retry", "--by", "NAME"))
+    if outlook.standing is Standing.FINAL and row.status.value == "failed":
+        commands.append(command("show", row.run_id))
+    return list(dict.fromkeys(commands))
+
+
+async def _of_run(runtime: Runtime, run_id: str) -> list[str]:
+    asks = await runtime.asks(run_id=run_id)
+    effects = await runtime.effects("uncertain", run_id=run_id)
+    commands = [approve_command(ask.id, ask.schema) for ask in asks]
+    for effect in effects:
+        if effect.decision is None:
+            commands += resolve_commands(effect.id)
+    return commands

@@ -1,0 +1,104 @@
+"""The commands put together, and what every one of them does with an error."""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from perdure.cli import _checking, _deciding, _executing, _reading
+from perdure.cli._output import print_error
+from perdure.errors import PerdureError, UsageError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C where there was nothing to drain, as shells have it."""
+
+app = typer.Typer(
+    name="perdure",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+COMMANDS: dict[Callable[..., None], str] = {
+    _executing.run: "Start a run and execute it here.",
+    _executing.start: "Store a run for a worker to execute.",
+    _executing.worker: "Execute runs until told to stop.",
+    _reading.ps: "List runs, or workers.",
+    _reading.show: "Show one run and what to do next.",
+    _reading.history: "List a thread's checkpoints.",
+    _deciding.approve: "Answer a question, or list the open ones.",
+    _deciding.signal: "Send a run a signal.",
+    _deciding.resolve: "Decide an uncertain effect or parked run.",
+    _deciding.cancel: "Ask a run to cancel.",
+    _checking.doctor: "Scan the store for runs that are stuck.",
+}
+"""Every command with what the list of commands says about it."""
+
+
+def _help(function: Callable[..., None]) -> str:
+    r"""Return the docstring as help text; after the letters `\b` lines are kept."""
+    return inspect.cleandoc(function.__doc__ or "").replace("\\b", "\b")
+
+
+for _function, _summary in COMMANDS.items():
+    app.command(_function.__name__, help=_help(_function), short_help=_summary)(_function)
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer's form
+    if wanted:
+        print(f"perdure {sys.modules['perdure'].__version__}")
+        raise typer.Exit
+
+
+def perdure(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    r"""Run agents durably: start runs, execute them, look at them, decide for them.
+
+    \b
+    Examples:
+      perdure run refunds.py:graph --input '{"order_id": "o-7"}'
+      perdure worker refunds.py:graph --store sqlite:///agents.db
+      perdure ps --all
+    """
+    del version
+
+
+app.callback(help=_help(perdure))(perdure)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; errors are printed, with their next command."""
+    as_json = "--json" in arguments
+    try:
+        code = typer.main.get_command(app).main(
+            args=arguments, prog_name="perdure", standalone_mode=False
+        )
+    except TyperException as error:
+        return print_error(_usage(error), as_json=as_json)
+    except PerdureError as error:
+        return print_error(error, as_json=as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: TyperException) -> UsageError:
+    """Return a mistake on the command line as an error of the catalogue."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "perdure"
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return UsageError(f"{message.rstrip('.')}. See: {path} --help")

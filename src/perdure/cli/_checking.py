@@ -1,0 +1,93 @@
+"""`doctor`: whether every run can get further."""
+
+from typing import Annotated
+
+import typer
+
+from perdure.cli import _shapes as shapes
+from perdure.cli._options import AsJson, StoreUrl, await_
+from perdure.cli._output import print_json, say, table
+from perdure.cli._store import DEFAULT_URL, existing, with_store
+from perdure.cli._text import plural
+from perdure.engine.doctor import Report, Severity, examine
+
+UNSOUND = 1
+"""Exit code when a finding is an error that was not repaired."""
+
+
+def doctor(
+    *,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Make runs claimable that nothing would wake, where that is safe."
+        ),
+    ] = False,
+    store: StoreUrl = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    r"""Scan the store: can every unfinished run get further, is what was written still there?
+
+    Exit code 0: nothing is wrong (there may be things to decide); 1: some finding is an error.
+
+    \b
+    Examples:
+      perdure doctor
+      perdure doctor --json
+      perdure doctor --repair
+    """
+    report = await_(_examine(store, repair=repair))
+    is_sound = not any(
+        finding.severity is Severity.ERROR and not finding.is_repaired
+        for finding in report.findings
+    )
+    if as_json:
+        print_json(
+            {
+                "is_sound": is_sound,
+                "checked": {
+                    "runs": report.runs,
+                    "records": report.records,
+                    "workers": report.workers,
+                },
+                "findings": [shapes.finding_json(finding) for finding in report.findings],
+            }
+        )
+    else:
+        _print(report, store)
+    raise typer.Exit(0 if is_sound else UNSOUND)
+
+
+async def _examine(url: str, *, repair: bool) -> Report:
+    async with existing(url) as runtime:
+        return await examine(runtime.engine, repair=repair)
+
+
+def _print(report: Report, url: str) -> None:
+    checked = (
+        f"checked {plural(report.runs, 'unfinished run')}, {plural(report.records, 'record')}, "
+        f"{plural(report.workers, 'worker')}"
+    )
+    if not report.findings:
+        say(f"{checked}: every one is held, due, waits for something named, or can be claimed")
+        return
+    table(
+        ("severity", "code", "run", "what"),
+        [
+            (
+                "repaired" if finding.is_repaired else finding.severity.value,
+                finding.code,
+                finding.run_id or "",
+                finding.what,
+            )
+            for finding in report.findings
+        ],
+    )
+    say(checked)
+    commands = dict.fromkeys(
+        with_store(command, url) for finding in report.findings for command in finding.following
+    )
+    if commands:
+        say("next:")
+    for command in commands:
+        say(f"  {command}")

@@ -1,0 +1,380 @@
+"""`run`, `start` and `worker`: what executes."""
+
+import asyncio
+import logging
+import shlex
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from perdure.cli import _shapes as shapes
+from perdure.cli._advice import next_commands
+from perdure.cli._describe import QUIET, describe_blockers, describe_event
+from perdure.cli._input import parse_json, typed_input
+from perdure.cli._options import AsJson, Input, Key, StoreUrl, Target, Tenant, Thread, await_
+from perdure.cli._output import error_json, note, print_json, say
+from perdure.cli._store import DEFAULT_URL, check_shared, creating, with_store
+from perdure.cli._targets import load_target
+from perdure.cli._text import clean, clock_time, plural
+from perdure.cli.limits import FOREGROUND_WAIT_S, POLL_S
+from perdure.engine import Run, Runtime, WorkerSettings
+from perdure.engine.limits import CONCURRENCY, DRAIN_WINDOW_S, HEARTBEAT_S, LEASE_TTL_S
+from perdure.engine.outlook import Outlook, Standing, outlook_of
+from perdure.engine.views import plain_state
+from perdure.errors import (
+    NeedsDecision,
+    PerdureError,
+    ResultTimedOut,
+    RunCancelled,
+    RunFailed,
+    SettingInvalid,
+    entry_of,
+)
+from perdure.model import OnBusy, RunStatus
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """SIGINT and SIGTERM: the first asks to drain, the second to hurry, the third kills."""
+
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+    second: asyncio.Event = field(default_factory=asyncio.Event)
+    number: int = 0
+
+    def watch(self) -> None:
+        """Begin to listen, in the running loop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._came, number)
+
+    def _came(self, number: int) -> None:
+        self.number = self.number or number
+        if not self.first.is_set():
+            self.first.set()
+            return
+        self.second.set()
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(each)
+
+
+async def drain(runtime: Runtime, interrupts: Interrupts, window_s: float | None = None) -> None:
+    """Drain the runtime's worker; a second signal cuts the window short."""
+
+    async def hurry() -> None:
+        """Close without a window at the second interrupt."""
+        await interrupts.second.wait()
+        note("stopping at once; effects in flight stay recorded as intended")
+        if runtime.worker is not None:
+            runtime.worker.stop_now()
+
+    hurrying = asyncio.create_task(hurry())
+    try:
+        await runtime.close(window_s=window_s)
+    finally:
+        hurrying.cancel()
+
+
+def log_to_stderr(level: int) -> None:
+    """Show what the engine logs."""
+    logging.basicConfig(
+        stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s"
+    )
+
+
+# -- run -----------------------------------------------------------------------------------------
+
+
+def run(
+    *,
+    target: Target,
+    input_: Input = None,
+    thread: Thread = None,
+    key: Key = None,
+    tenant: Tenant = "default",
+    store: StoreUrl = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    r"""Start a run and execute it here until it ends, or waits for somebody.
+
+    Progress goes to stderr, the result (JSON) to stdout. Timers of up to a minute are waited
+    for. Ctrl-C drains: nothing is lost, exit code 130. Meanwhile it executes other runs of the
+    graph that are due, too.
+
+    Exit code 0: succeeded; 10: failed; 11: cancelled; 12: parked, needs a decision; 13: waits for
+    an answer, a signal or a later time.
+
+    \b
+    Examples:
+      perdure run refunds.py:graph --input '{"order_id": "o-7"}'
+      perdure run shop.refunds:graph --input @order.json --thread customer-12 --key refund-o-7
+      perdure run refunds.py:graph --input '{"order_id": "o-7"}' --json
+    """
+    log_to_stderr(logging.WARNING)
+    given = None if input_ is None else parse_json(input_, "--input")
+    foreground = Foreground(target=target, url=store, as_json=as_json)
+    raise typer.Exit(await_(foreground.execute(given, thread=thread, key=key, tenant=tenant)))
+
+
+@dataclass(slots=True)
+class Foreground:
+    """One `perdure run`."""
+
+    target: str
+    url: str
+    as_json: bool
+    after: int = 0
+
+    async def execute(self, given: Any, *, thread: str | None, key: str | None, tenant: str) -> int:
+        """Start the run, follow it, and return the exit code."""
+        graph = load_target(self.target)
+        interrupts = Interrupts()
+        interrupts.watch()
+        async with creating(self.url, [graph], worker=True) as runtime:
+            typed = typed_input(runtime.engine.plan_of(graph), given)
+            started = await runtime.start(graph, typed, thread=thread, key=key, tenant=tenant)
+            self.progress(f"run {started.id} (thread {started.thread})")
+            following = asyncio.create_task(self.follow(runtime, started))
+            interrupted = asyncio.create_task(interrupts.first.wait())
+            await asyncio.wait({following, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                return await self.leave(runtime, started, interrupts)
+            interrupted.cancel()
+            return await self.conclude(runtime, started, following.result())
+
+    def progress(self, text: str) -> None:
+        """Tell people what happens."""
+        if not self.as_json:
+            note(text)
+
+    async def follow(self, runtime: Runtime, run: Run) -> Outlook:
+        """Show events as they become durable, until the run has ended or waits for somebody."""
+        engine = runtime.engine
+        while True:
+            mark = engine.store.change_mark()
+            row = await run.row()
+            for event in await runtime.events(run.id, after=self.after):
+                self.after = event.seq
+                if event.kind not in QUIET:
+                    self.progress(f"{clock_time(event.at)}  {describe_event(event)}")
+            outlook = await outlook_of(engine, row)
+            if not is_moving(outlook, engine.now_us()) and self.after >= row.last_seq:
+                return outlook
+            await engine.wait_for_news(run.id, mark, POLL_S)
+
+    async def leave(self, runtime: Runtime, run: Run, interrupts: Interrupts) -> int:
+        """Drain after a signal; the run goes on where it stands, in any worker."""
+        self.progress("draining (a second signal stops at once)")
+        row = await run.row()
+        await drain(runtime, interrupts)
+        following = [self.worker_command()]
+        if self.as_json:
+            print_json({"run": shapes.run_json(row), "interrupted": True, "next": following})
+        else:
+            note(f"interrupted; run {run.id} lost nothing. It goes on with:")
+            for command in following:
+                note(f"  {command}")
+        return 128 + interrupts.number
+
+    def worker_command(self) -> str:
+        """Return the command that executes what this one started."""
+        return with_store(shlex.join(["perdure", "worker", self.target]), self.url)
+
+    async def conclude(self, runtime: Runtime, run: Run, outlook: Outlook) -> int:
+        """Print how it ended, or what it waits for; return the exit code."""
+        row = await run.row()
+        error = outcome_error(row.status, run.id, row.failure)
+        values = (
+            await plain_state(runtime.engine, row) if row.status is RunStatus.SUCCEEDED else None
+        )
+        plan = runtime.engine.plan_named(row.graph, row.version)
+        result = values.get("result") if plan.is_function and values is not None else values
+        commands = [with_store(c, self.url) for c in await next_commands(runtime, row, outlook)]
+        if outlook.standing in {Standing.BLOCKED, Standing.TIMED, Standing.PARKED}:
+            commands.append(self.worker_command())
+        if self.as_json:
+            print_json(
+                {
+                    "run": shapes.run_json(row),
+                    "outlook": shapes.outlook_json(outlook),
+                    "result": result,
+                    "error": None if error is None else error_json(error),
+                    "next": commands,
+                }
+            )
+        else:
+            self.print_end(result, outlook, error, commands)
+        return 0 if error is None else entry_of(error).exit_code
+
+    def print_end(
+        self, result: Any, outlook: Outlook, error: PerdureError | None, commands: list[str]
+    ) -> None:
+        """Print the result, or why there is none."""
+        if error is None:
+            import json  # noqa: PLC0415  # for the result only
+
+            say(json.dumps(result, indent=2, ensure_ascii=False, default=str))
+            return
+        for line in describe_blockers(outlook):
+            say(line)
+        if outlook.standing is Standing.TIMED and outlook.until is not None:
+            say(f"goes on at {outlook.until.isoformat()}")
+        if not isinstance(error, ResultTimedOut):  # to wait is no error
+            note(f"error {entry_of(error).code}: {error}")
+        if commands:
+            say("next:")
+        for command in commands:
+            say(f"  {command}")
+
+
+def is_moving(outlook: Outlook, now_us: int) -> bool:
+    """Return whether the foreground stays: the run moves by itself, or soon will."""
+    if outlook.standing is Standing.TIMED and outlook.until is not None:
+        return outlook.until.timestamp() * 1_000_000 - now_us <= FOREGROUND_WAIT_S * 1_000_000
+    return outlook.standing is Standing.MOVING
+
+
+def outcome_error(status: RunStatus, run_id: str, failure: Any) -> PerdureError | None:
+    """Return the error that stands for a run's outcome; None: it succeeded."""
+    reason = f": {failure.type}: {clean(failure.message)}" if failure is not None else ""
+    if status is RunStatus.SUCCEEDED:
+        return None
+    if status is RunStatus.FAILED:
+        return RunFailed(f"run {run_id!r} failed{reason}", run_id=run_id)
+    if status is RunStatus.CANCELLED:
+        return RunCancelled(f"run {run_id!r} was cancelled{reason}", run_id=run_id)
+    if status is RunStatus.NEEDS_DECISION:
+        return NeedsDecision(f"run {run_id!r} is parked{reason}; nothing is lost", run_id=run_id)
+    return ResultTimedOut(f"run {run_id!r} waits; nothing is lost", run_id=run_id)
+
+
+# -- start ---------------------------------------------------------------------------------------
+
+
+def start(
+    *,
+    target: Target,
+    input_: Input = None,
+    thread: Thread = None,
+    key: Key = None,
+    tenant: Tenant = "default",
+    priority: Annotated[int, typer.Option("--priority", metavar="N", help="Higher first.")] = 0,
+    delay: Annotated[
+        float | None,
+        typer.Option("--delay", metavar="SECONDS", help="Not before so many seconds from now."),
+    ] = None,
+    on_busy: Annotated[
+        OnBusy,
+        typer.Option(
+            "--on-busy", help="On a thread with an unfinished run: queue, reject or cancel."
+        ),
+    ] = OnBusy.QUEUE,
+    store: StoreUrl = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    r"""Store a run for a worker to execute, and print its id. It is durable when the id is printed.
+
+    \b
+    Examples:
+      perdure start refunds.py:graph --input '{"order_id": "o-7"}' --key refund-o-7
+      perdure start refunds.py:graph --input @order.json --delay 3600 --on-busy reject
+    """
+    given = None if input_ is None else parse_json(input_, "--input")
+    options = {
+        "thread": thread,
+        "key": key,
+        "tenant": tenant,
+        "priority": priority,
+        "delay": delay,
+        "on_busy": on_busy,
+    }
+    row = await_(_start(target, given, store, options))
+    if as_json:
+        print_json({"run": shapes.run_json(row)})
+    else:
+        say(row.run_id)
+
+
+async def _start(target: str, given: Any, url: str, options: dict[str, Any]) -> Any:
+    check_shared(url)
+    graph = load_target(target)
+    async with creating(url, [graph], worker=False) as runtime:
+        typed = typed_input(runtime.engine.plan_of(graph), given)
+        started = await runtime.start(graph, typed, **options)
+        return await started.row()
+
+
+# -- worker --------------------------------------------------------------------------------------
+
+
+def worker(
+    *,
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...",
+            help="Graphs to execute: path/to/file.py:graph or package.module:graph.",
+        ),
+    ],
+    store: StoreUrl = DEFAULT_URL,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", metavar="N", help="Runs executed at once.")
+    ] = CONCURRENCY,
+    lease_ttl: Annotated[
+        float,
+        typer.Option("--lease-ttl", metavar="SECONDS", help="How long a lease lasts unrenewed."),
+    ] = LEASE_TTL_S,
+    drain_window: Annotated[
+        float,
+        typer.Option(
+            "--drain-window",
+            metavar="SECONDS",
+            help="How long a drain lets nodes reach a boundary.",
+        ),
+    ] = DRAIN_WINDOW_S,
+) -> None:
+    r"""Execute runs of these graphs until SIGTERM or SIGINT; then drain and exit with 0.
+
+    Draining stops claiming, lets nodes reach their next boundary and releases the leases; a second
+    signal hurries. Prints one line to stdout when it is ready.
+
+    \b
+    Examples:
+      perdure worker refunds.py:graph
+      perdure worker shop.refunds:graph shop.orders:graph --store sqlite:////var/lib/shop.db
+      perdure worker refunds.py:graph --concurrency 16 --lease-ttl 30 --drain-window 25
+    """
+    log_to_stderr(logging.INFO)
+    check_shared(store)
+    if concurrency < 1 or lease_ttl <= 0 or drain_window < 0:
+        msg = (
+            "worker: --concurrency must be 1 or more, --lease-ttl above 0, --drain-window from 0 on"
+        )
+        raise SettingInvalid(msg)
+    settings = WorkerSettings(
+        concurrency=concurrency,
+        lease_ttl_s=lease_ttl,
+        heartbeat_s=min(HEARTBEAT_S, lease_ttl / 3),
+        drain_window_s=drain_window,
+    )
+    await_(_work(targets, store, settings))
+
+
+async def _work(targets: list[str], url: str, settings: WorkerSettings) -> None:
+    interrupts = Interrupts()
+    interrupts.watch()
+    graphs = [load_target(target) for target in targets]
+    async with creating(url, graphs, worker=settings) as runtime:
+        executing = runtime.worker
+        if executing is None:
+            return
+        known = ", ".join(f"{name} v{version}" for name, version in sorted(runtime.engine.graphs()))
+        say(f"ready: worker {executing.worker_id} executes {known} on {url}")
+        await interrupts.first.wait()
+        note(f"draining {plural(executing.held, 'run')} (a second signal stops at once)")
+        await drain(runtime, interrupts)
+    note("drained; every lease is released")

@@ -1,0 +1,54 @@
+"""Arguments and options that several commands share."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from perdure.cli._store import DEFAULT_URL, VARIABLE
+
+StoreUrl = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar=VARIABLE,
+        metavar="URL",
+        help="The store, e.g. sqlite:///perdure.db.",
+        show_default=DEFAULT_URL,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/cli.md).")]
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; it is recorded.")]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="JSON|@FILE",
+        help="Input fields as a JSON object, or @file (@-: stdin).",
+    ),
+]
+Thread = Annotated[
+    str | None,
+    typer.Option("--thread", metavar="T", help="Line of state to go on with (default: a new one)."),
+]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="K", help="Start key: the same key gives the first run again."),
+]
+Tenant = Annotated[str, typer.Option("--tenant", metavar="X", help="Whose run it is.")]
+AnyTenant = Annotated[
+    str | None, typer.Option("--tenant", metavar="X", help="Only this tenant's (default: all).")
+]
+Target = Annotated[
+    str,
+    typer.Argument(metavar="TARGET", help="path/to/file.py:graph or package.module:graph."),
+]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, as 'perdure ps' shows it.")]
+
+T = TypeVar("T")
+
+
+def await_(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine."""
+    return asyncio.run(coroutine)

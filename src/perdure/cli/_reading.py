@@ -1,0 +1,299 @@
+"""`ps`, `show` and `history`: what only looks."""
+
+from typing import Annotated, Any
+
+import typer
+
+from perdure.cli import _shapes as shapes
+from perdure.cli._advice import next_commands
+from perdure.cli._describe import (
+    QUIET,
+    describe_blockers,
+    describe_event,
+    describe_status,
+    describe_takeover,
+    in_flight_lines,
+)
+from perdure.cli._options import AnyTenant, AsJson, RunId, StoreUrl, Tenant, await_
+from perdure.cli._output import heading, print_json, say, table
+from perdure.cli._store import DEFAULT_URL, existing, with_store
+from perdure.cli._text import age, clean, clock_time, compact, full_time
+from perdure.cli.limits import LIST_LIMIT
+from perdure.engine.outlook import Outlook, outlook_of
+from perdure.engine.timeline import Timeline, timeline_of
+from perdure.engine.views import Ask, LedgerEntry, plain_state
+from perdure.engine.waits import as_datetime
+from perdure.model import RunRow, RunStatus, WorkerRow
+
+UNFINISHED = tuple(status for status in RunStatus if not status.is_final)
+
+
+def ps(
+    *,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Runs that have ended, too.")] = False,
+    status: Annotated[
+        list[RunStatus] | None,
+        typer.Option("--status", help="Only in this status; may be repeated."),
+    ] = None,
+    graph: Annotated[
+        str | None, typer.Option("--graph", metavar="NAME", help="Only of this graph.")
+    ] = None,
+    thread: Annotated[
+        str | None, typer.Option("--thread", metavar="T", help="Only of this thread.")
+    ] = None,
+    tenant: AnyTenant = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", metavar="N", min=1, max=1000, help="At most so many, newest first."
+        ),
+    ] = LIST_LIMIT,
+    workers: Annotated[
+        bool, typer.Option("--workers", help="List workers instead of runs.")
+    ] = False,
+    store: StoreUrl = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    r"""List runs (unless told otherwise those that have not ended), or workers.
+
+    \b
+    Examples:
+      perdure ps
+      perdure ps --all --graph refunds --limit 20
+      perdure ps --status waiting --status needs_decision --json
+      perdure ps --workers
+    """
+    if workers:
+        _print_workers(*await_(_read_workers(store)), as_json=as_json)
+        return
+    statuses = tuple(status or ()) or (() if every else UNFINISHED)
+    query = {"status": statuses or None, "thread": thread, "graph": graph, "tenant": tenant}
+    rows, now_us = await_(_read_runs(store, {**query, "limit": limit}))
+    if as_json:
+        print_json({"runs": [shapes.run_json(row) for row in rows]})
+        return
+    table(
+        ("run", "status", "graph", "thread", "age", "holder"),
+        [_run_cells(row, now_us) for row in rows],
+        empty="no runs" if every or status else "no unfinished runs; 'perdure ps --all' lists all",
+    )
+
+
+def _run_cells(row: RunRow, now_us: int) -> tuple[str, ...]:
+    return (
+        row.run_id,
+        describe_status(row, now_us),
+        f"{row.graph} v{row.version}",
+        row.thread if str(row.thread) != row.run_id else "(own)",
+        age(row.created_at_us, now_us),
+        row.holder or "",
+    )
+
+
+async def _read_runs(url: str, query: dict[str, Any]) -> tuple[list[RunRow], int]:
+    async with existing(url) as runtime:
+        return await runtime.runs(**query), runtime.engine.now_us()
+
+
+async def _read_workers(url: str) -> tuple[list[WorkerRow], int]:
+    async with existing(url) as runtime:
+        return await runtime.workers(), runtime.engine.now_us()
+
+
+def _print_workers(rows: list[WorkerRow], now_us: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"workers": [shapes.worker_json(row) for row in rows]})
+        return
+    table(
+        ("worker", "host", "pid", "graphs", "started", "last seen"),
+        [
+            (
+                row.worker_id,
+                row.host,
+                row.pid,
+                ", ".join(f"{name} v{version}" for name, version in row.graphs),
+                f"{age(row.started_at_us, now_us)} ago",
+                f"{age(row.seen_at_us, now_us)} ago" + (", draining" if row.is_draining else ""),
+            )
+            for row in rows
+        ],
+        empty="no workers; start one with: perdure worker FILE:graph",
+    )
+
+
+# -- show ----------------------------------------------------------------------------------------
+
+
+def show(*, run: RunId, store: StoreUrl = DEFAULT_URL, as_json: AsJson = False) -> None:
+    r"""Show one run: its timeline, where a holder was lost, what is open, and what to do next.
+
+    \b
+    Examples:
+      perdure show r_01kb6qz0000000000000000000
+      perdure show r_01kb6qz0000000000000000000 --json
+    """
+    await_(_show(run, store, as_json=as_json))
+
+
+async def _show(run_id: str, url: str, *, as_json: bool) -> None:
+    async with existing(url) as runtime:
+        row = await runtime.read_row(run_id)
+        story = await timeline_of(runtime.engine, run_id)
+        asks = await runtime.asks(run_id=run_id)
+        effects = await runtime.effects(None, run_id=run_id)
+        outlook = await outlook_of(runtime.engine, row)
+        commands = [with_store(c, url) for c in await next_commands(runtime, row, outlook)]
+        state = await plain_state(runtime.engine, row)
+        now_us = runtime.engine.now_us()
+    uncertain = [effect for effect in effects if effect.state.value == "uncertain"]
+    if as_json:
+        print_json(
+            {
+                "run": shapes.run_json(row),
+                "outlook": shapes.outlook_json(outlook),
+                "state": state,
+                "events": [event.to_json() for event in story.events],
+                "leases": [shapes.lease_json(lease) for lease in story.leases],
+                "takeovers": [shapes.takeover_json(takeover) for takeover in story.takeovers],
+                "asks": [shapes.ask_json(ask) for ask in asks],
+                "effects": [shapes.effect_json(effect) for effect in effects],
+                "uncertain": [effect.id for effect in uncertain],
+                "next": commands,
+            }
+        )
+        return
+    _print_head(row, now_us)
+    _print_timeline(story, row, now_us)
+    _print_open(asks, uncertain, outlook)
+    if state:
+        heading("state")
+        say(compact(state, 2000))
+    if commands:
+        heading("next")
+        for command in commands:
+            say(f"  {command}")
+
+
+def _print_head(row: RunRow, now_us: int) -> None:
+    line = f"thread {clean(row.thread)}  tenant {clean(row.tenant)}"
+    say(f"run {row.run_id}  graph {row.graph} v{row.version}  {line}")
+    say(f"  {describe_status(row, now_us)}")
+    if row.failure is not None:
+        where = f" in {row.failure.node}" if row.failure.node else ""
+        say(f"  reason: {clean(row.failure.type)}{clean(where)}: {clean(row.failure.message)}")
+    ended = f", ended {full_time(as_datetime(row.ended_at_us))}" if row.ended_at_us else ""
+    say(f"  started {full_time(as_datetime(row.created_at_us))}{ended} (UTC)")
+    if row.holder:
+        until = clock_time(as_datetime(row.ready_at_us)) if row.ready_at_us else "-"
+        say(f"  held by {row.holder}, token {row.token}, lease until {until}")
+    for name, value in (("key", row.start_key), ("parent", row.parent)):
+        if value:
+            say(f"  {name} {clean(value)}")
+
+
+def _print_timeline(story: Timeline, row: RunRow, now_us: int) -> None:
+    heading("timeline (UTC)")
+    takeovers = {takeover.seq: takeover for takeover in story.takeovers}
+    rows: list[tuple[object, ...]] = []
+    for event in story.events:
+        if event.seq in takeovers:
+            rows += [("", "", "", f"!! {line}") for line in describe_takeover(takeovers[event.seq])]
+        if event.kind not in QUIET:
+            rows.append((clock_time(event.at), event.seq, event.token or "", describe_event(event)))
+    if (
+        row.status is RunStatus.RUNNING
+        and row.ready_at_us is not None
+        and row.ready_at_us <= now_us
+    ):
+        lost = f"holder {row.holder} (token {row.token}) died or lost its lease"
+        lines = [
+            f"{lost}; nobody has taken the run over yet",
+            *in_flight_lines(story.nodes, story.effects),
+        ]
+        rows += [("", "", "", f"!! {line}") for line in lines]
+    table(("time", "seq", "token", "what"), rows)
+
+
+def _print_open(asks: list[Ask], uncertain: list[LedgerEntry], outlook: Outlook) -> None:
+    if asks:
+        heading("open asks")
+        print_asks(asks)
+    if uncertain:
+        heading("uncertain effects")
+        table(
+            ("effect", "name", "kind", "arguments", "key", "why", "decision"),
+            [
+                (
+                    effect.id,
+                    effect.name,
+                    effect.kind.value,
+                    compact([*effect.args, *([effect.kwargs] if effect.kwargs else [])]),
+                    effect.key,
+                    effect.failure.message if effect.failure else "",
+                    f"{effect.decision} by {effect.decided_by}" if effect.decision else "",
+                )
+                for effect in uncertain
+            ],
+        )
+    others = describe_blockers(outlook)
+    if others:
+        heading("needs")
+        for line in others:
+            say(f"  {line}")
+
+
+def print_asks(asks: list[Ask]) -> None:
+    """Print questions to people."""
+    table(
+        ("ask", "run", "question", "asked", "expires"),
+        [
+            (ask.id, ask.run_id, ask.question, full_time(ask.asked_at), full_time(ask.expires_at))
+            for ask in asks
+        ],
+        empty="no open asks",
+    )
+
+
+# -- history -------------------------------------------------------------------------------------
+
+
+def history(
+    *,
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
+    tenant: Tenant = "default",
+    store: StoreUrl = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    r"""List a thread's checkpoints, newest first.
+
+    \b
+    Examples:
+      perdure history customer-12
+      perdure history customer-12 --json
+    """
+    found = await_(_read_history(thread, tenant, store))
+    if as_json:
+        print_json(
+            {"thread": thread, "checkpoints": [shapes.checkpoint_json(each) for each in found]}
+        )
+        return
+    table(
+        ("checkpoint", "at (UTC)", "run", "step", "changed", "next"),
+        [
+            (
+                each.id,
+                full_time(each.at),
+                each.run_id,
+                each.step,
+                ", ".join(each.changed),
+                ", ".join(each.next) or "(end)",
+            )
+            for each in found
+        ],
+        empty="no checkpoints yet",
+    )
+
+
+async def _read_history(thread: str, tenant: str, url: str) -> Any:
+    async with existing(url) as runtime:
+        return await runtime.history(thread, tenant=tenant)

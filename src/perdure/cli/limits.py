@@ -1,0 +1,13 @@
+"""Limits and default settings of the command line, each with its unit and its reason."""
+
+FOREGROUND_WAIT_S = 60.0
+"""`perdure run` stays for timers that are due within this time, in seconds; it leaves at others."""
+
+POLL_S = 0.25
+"""Longest time between two looks at a run that is followed, when nothing tells of it."""
+
+LIST_LIMIT = 100
+"""Rows that a list shows unless told otherwise."""
+
+CELL_CHARS_MAX = 2000
+"""Longest text of one cell or line for people; `--json` is never shortened."""

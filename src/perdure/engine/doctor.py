@@ -1,0 +1,381 @@
+"""The invariant scan: is every unfinished run held, due, waiting for something named, or claimable?
+
+Theory: rows are read while workers work, so that what looks wrong may only have been read between
+two writes. A finding that says a rule is broken is made only of a run that was read again and had
+not moved.
+
+Severities: *error*, a guarantee does not hold; *action*, somebody must do something; *note*, worth
+knowing.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from perdure.engine.environment import Environment
+from perdure.engine.limits import CLAIM_OVERDUE_S, SCAN_PAGE, WORKER_SILENT_S
+from perdure.engine.loading import read_records
+from perdure.engine.outlook import command, resolve_commands, run_before
+from perdure.engine.waits import as_datetime
+from perdure.errors import DecodeFailed, StoreCorrupt
+from perdure.ids import RunId
+from perdure.model import (
+    AskState,
+    EffectState,
+    Mail,
+    MailKind,
+    RunRow,
+    RunStatus,
+    Wait,
+    WaitKind,
+    WorkerRow,
+)
+from perdure.store.api import AskQuery, EffectQuery, RunQuery
+
+UNFINISHED = tuple(status for status in RunStatus if not status.is_final)
+
+FINDING_CODES = {
+    "store_damaged": "the store's own integrity check found something",
+    "journal_damaged": "an unfinished run's journal is not what was written, or can't be read",
+    "run_stuck": "an unfinished run that nothing will ever make claimable",
+    "wake_up_lost": "what a waiting run waits for is there, and the run was not woken",
+    "effect_left_intended": "an effect of an ended run that still counts as under way",
+    "graph_unserved": "runs of a graph version that no live worker executes",
+    "claim_overdue": "a claimable run that no worker has taken for long, though one could",
+    "run_parked": "a run that waits for a decision",
+    "effect_uncertain": "an effect of which nobody knows whether it happened",
+    "ask_expired": "a question that expired and whose run has not been told yet",
+    "lease_ended": "a run whose holder died or lost its lease, and that nobody has taken over yet",
+    "worker_silent": "a worker that has not been seen for long",
+}
+"""Every code of a finding, with what it says."""
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    ACTION = "action"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that the scan found.
+
+    Attributes:
+        code: one of FINDING_CODES.
+        following: the next commands.
+    """
+
+    code: str
+    severity: Severity
+    run_id: str | None
+    what: str
+    following: tuple[str, ...] = ()
+    is_repaired: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What a scan looked at and found, the worst first."""
+
+    runs: int = 0
+    records: int = 0
+    workers: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+async def examine(engine: Environment, *, repair: bool = False) -> Report:
+    """Return what is wrong, or wants somebody, in the whole store.
+
+    Args:
+        engine: over an open store; no worker is needed.
+        repair: make claimable what nothing would wake (a message to the run: it looks again and
+            waits again), and the runs of workers of this host that are dead.
+    """
+    report = Report()
+    if repair:
+        await engine.store.release_dead()
+    report.findings += await _damage(engine)
+    workers = await engine.store.find_workers()
+    report.workers = len(workers)
+    live = {row.worker_id: row for row in workers if not _is_silent(engine, row)}
+    served = {graph for row in live.values() for graph in row.graphs}
+    unserved: Counter[tuple[str, int]] = Counter()
+    async for row in _unfinished(engine):
+        report.runs += 1
+        found = await _examine_run(engine, row, report)
+        if (row.graph, row.version) not in served and row.status is not RunStatus.NEEDS_DECISION:
+            unserved[row.graph, row.version] += 1
+        else:
+            found += _overdue(engine, row)
+        report.findings += [await _repaired(engine, each) if repair else each for each in found]
+    report.findings += [_unserved(graph, count) for graph, count in unserved.items()]
+    report.findings += await _effects(engine)
+    report.findings += await _asks(engine)
+    report.findings += [_silent(engine, row) for row in workers if row.worker_id not in live]
+    report.findings.sort(key=lambda finding: list(Severity).index(finding.severity))
+    return report
+
+
+async def _unfinished(engine: Environment) -> AsyncIterator[RunRow]:
+    before: RunId | None = None
+    while True:
+        query = RunQuery(statuses=UNFINISHED, before=before, limit=SCAN_PAGE)
+        rows = await engine.store.find_runs(query)
+        for row in rows:
+            yield row
+        if len(rows) < SCAN_PAGE:
+            return
+        before = rows[-1].run_id
+
+
+async def _damage(engine: Environment) -> list[Finding]:
+    check = getattr(engine.store, "check", None)  # not every store has one
+    problems = [] if check is None else await check()
+    return [
+        Finding(
+            code="store_damaged",
+            severity=Severity.ERROR,
+            run_id=None,
+            what=f"integrity check: {problem}; restore the store from a backup",
+        )
+        for problem in problems
+    ]
+
+
+# -- one run ---------------------------------------------------------------------------------------
+
+
+async def _examine_run(engine: Environment, row: RunRow, report: Report) -> list[Finding]:
+    found = await _journal(engine, row, report)
+    broken = await _broken_rule(engine, row)
+    if broken is not None:
+        again = await engine.store.read_run(row.run_id)
+        if again is not None and _is_same(row, again):
+            found.append(broken)
+    if row.status is RunStatus.NEEDS_DECISION:
+        found.append(await _parked(engine, row))
+    return found
+
+
+def _is_same(before: RunRow, after: RunRow) -> bool:
+    return (before.token, before.last_seq, before.status, before.ready_at_us) == (
+        after.token,
+        after.last_seq,
+        after.status,
+        after.ready_at_us,
+    )
+
+
+async def _journal(engine: Environment, row: RunRow, report: Report) -> list[Finding]:
+    """Read the whole journal: every hash of its chain, every record."""
+    try:
+        report.records += len(await read_records(engine.store, row.run_id))
+    except (StoreCorrupt, DecodeFailed) as error:
+        return [
+            Finding(
+                code="journal_damaged",
+                severity=Severity.ERROR,
+                run_id=row.run_id,
+                what=str(error),
+                following=(command("show", row.run_id),),
+            )
+        ]
+    return []
+
+
+async def _broken_rule(engine: Environment, row: RunRow) -> Finding | None:
+    """Return why nothing will ever make the run claimable; None: something will."""
+    if row.ready_at_us is not None:
+        return None  # held until then, due then, or claimable since then
+    if row.status is RunStatus.NEEDS_DECISION:
+        return await _unheard(engine, row, lambda mail: mail.kind in _DECIDING)
+    if row.status is RunStatus.RUNNING:
+        return _stuck(row, "running without an end of its lease")
+    if not row.waits:
+        return _stuck(row, f"{row.status.value}, without a due time and waiting for nothing")
+    if row.status is RunStatus.PENDING:
+        is_queued = any(wait.kind is WaitKind.THREAD for wait in row.waits)
+        if is_queued and await run_before(engine, row) is not None:
+            return None
+        return _stuck(row, f"queued on thread {row.thread!r} behind no unfinished run")
+    for wait in row.waits:
+        problem = await _deaf(engine, wait)
+        if problem is not None:
+            return _wake_up_lost(row, problem)
+    return await _unheard(engine, row, lambda mail: _is_awaited(mail, row))
+
+
+_DECIDING = frozenset({MailKind.DECISION, MailKind.RETRY, MailKind.CANCEL})
+_AWAITED = {
+    WaitKind.ASK: MailKind.ANSWER,
+    WaitKind.SIGNAL: MailKind.SIGNAL,
+    WaitKind.CHILD: MailKind.CHILD,
+}
+
+
+def _is_awaited(mail: Mail, row: RunRow) -> bool:
+    if mail.kind in {MailKind.RETRY, MailKind.CANCEL}:
+        return True
+    return any(
+        _AWAITED.get(wait.kind) is mail.kind and wait.subject == mail.subject for wait in row.waits
+    )
+
+
+async def _unheard(
+    engine: Environment, row: RunRow, is_awaited: Callable[[Mail], bool]
+) -> Finding | None:
+    """Return that a message lies there which should have woken the run."""
+    for mail in await engine.store.read_mail(row.run_id):
+        if is_awaited(mail):
+            subject = f" {mail.subject!r}" if mail.subject else ""
+            return _wake_up_lost(row, f"an unread {mail.kind.value}{subject} is there")
+    return None
+
+
+async def _deaf(engine: Environment, wait: Wait) -> str | None:
+    """Return why a wait can't end any more, although nothing is due; None: it can."""
+    if wait.kind is WaitKind.TIMER or wait.due_us is not None:
+        return f"its wait ({wait.kind.value}) is due at a time, and the run is not"
+    if wait.kind is WaitKind.ASK:
+        ask = await engine.store.read_ask(wait.subject)  # type: ignore[arg-type]  # an approval names an ask
+        if ask is None or ask.state is not AskState.OPEN:
+            return f"ask {wait.subject!r} is {'missing' if ask is None else ask.state.value}"
+    if wait.kind is WaitKind.CHILD:
+        child = await engine.store.read_run(wait.subject)  # type: ignore[arg-type]  # a child wait names a run
+        if child is None or child.status.is_final:
+            status = "missing" if child is None else child.status.value
+            return f"child run {wait.subject!r} is {status}"
+    return None
+
+
+def _stuck(row: RunRow, what: str) -> Finding:
+    return Finding(
+        code="run_stuck",
+        severity=Severity.ERROR,
+        run_id=row.run_id,
+        what=f"{what}; nothing will make it claimable",
+        following=(command("show", row.run_id), command("cancel", row.run_id)),
+    )
+
+
+def _wake_up_lost(row: RunRow, what: str) -> Finding:
+    return Finding(
+        code="wake_up_lost",
+        severity=Severity.ERROR,
+        run_id=row.run_id,
+        what=f"{what}, but the {row.status.value} run was not woken",
+        following=(command("doctor", "--repair"),),
+    )
+
+
+async def _repaired(engine: Environment, finding: Finding) -> Finding:
+    """Wake a run that nothing would wake: it looks again, and waits again if it must."""
+    if finding.code != "wake_up_lost" or finding.run_id is None:
+        return finding
+    run_id = RunId(finding.run_id)
+    mail = Mail(run_id=run_id, kind=MailKind.RETRY, sender="doctor", at_us=engine.now_us())
+    row = await engine.store.post(mail)
+    return replace(finding, is_repaired=row.ready_at_us is not None)
+
+
+async def _parked(engine: Environment, row: RunRow) -> Finding:
+    query = EffectQuery(run_id=row.run_id, states=(EffectState.UNCERTAIN,), limit=SCAN_PAGE)
+    effects = [e for e in await engine.store.find_effects(query) if e.decision is None]
+    following = [each for effect in effects for each in resolve_commands(effect.effect_id)]
+    reason = f"{row.failure.type}: {row.failure.message}" if row.failure else "no reason was kept"
+    return Finding(
+        code="run_parked",
+        severity=Severity.ACTION,
+        run_id=row.run_id,
+        what=f"needs a decision: {reason}",
+        following=tuple(following) or (command("resolve", row.run_id, "--retry", "--by", "NAME"),),
+    )
+
+
+def _overdue(engine: Environment, row: RunRow) -> list[Finding]:
+    """Return that a run can be claimed and nobody does, though somebody could."""
+    if row.ready_at_us is None:
+        return []
+    late_s = (engine.now_us() - row.ready_at_us) / 1_000_000
+    if late_s > CLAIM_OVERDUE_S:
+        graph = f"{row.graph} v{row.version}"
+        what = f"claimable for {late_s:.0f} s, and a live worker executes {graph}; is it full?"
+        following = (command("ps", "--workers"),)
+        return [_finding("claim_overdue", Severity.ACTION, row.run_id, what, following)]
+    if late_s > 0 and row.status is RunStatus.RUNNING:
+        what = f"holder {row.holder} died or lost its lease; any worker may take the run over"
+        return [_finding("lease_ended", Severity.NOTE, row.run_id, what)]
+    return []
+
+
+def _finding(
+    code: str,
+    severity: Severity,
+    run_id: str | None,
+    what: str,
+    following: tuple[str, ...] = (),
+) -> Finding:
+    return Finding(code=code, severity=severity, run_id=run_id, what=what, following=following)
+
+
+# -- workers, effects, asks ------------------------------------------------------------------------
+
+
+def _is_silent(engine: Environment, row: WorkerRow) -> bool:
+    return engine.now_us() - row.seen_at_us > WORKER_SILENT_S * 1_000_000
+
+
+def _silent(engine: Environment, row: WorkerRow) -> Finding:
+    silent_s = (engine.now_us() - row.seen_at_us) / 1_000_000
+    what = (
+        f"worker {row.worker_id} (pid {row.pid} on {row.host}) was last seen {silent_s:.0f} s ago"
+    )
+    return _finding("worker_silent", Severity.NOTE, None, what)
+
+
+def _unserved(graph: tuple[str, int], count: int) -> Finding:
+    name, version = graph
+    what = (
+        f"{count} unfinished run(s) of {name} v{version}, and no live worker executes that version"
+    )
+    return _finding(
+        "graph_unserved",
+        Severity.ACTION,
+        None,
+        what,
+        (f"perdure worker FILE:GRAPH  # {name} v{version}",),
+    )
+
+
+async def _effects(engine: Environment) -> list[Finding]:
+    query = EffectQuery(states=(EffectState.UNCERTAIN, EffectState.INTENDED), limit=SCAN_PAGE)
+    found = []
+    for row in await engine.store.find_effects(query):
+        run = await engine.store.read_run(row.run_id)
+        if row.state is EffectState.UNCERTAIN and row.decision is None:
+            why = f": {row.failure.message}" if row.failure else ""
+            what = f"effect {row.name} ({row.kind.value}) may have happened{why}"
+            following = resolve_commands(row.effect_id)
+            found.append(_finding("effect_uncertain", Severity.ACTION, row.run_id, what, following))
+        if row.state is EffectState.INTENDED and run is not None and run.status.is_final:
+            what = f"effect {row.name} [{row.effect_id}] is intended, its run {run.status.value}"
+            following = (command("show", row.run_id),)
+            found.append(
+                _finding("effect_left_intended", Severity.ERROR, row.run_id, what, following)
+            )
+    return found
+
+
+async def _asks(engine: Environment) -> list[Finding]:
+    now_us = engine.now_us()
+    found = []
+    for ask in await engine.store.find_asks(AskQuery(states=(AskState.OPEN,), limit=SCAN_PAGE)):
+        if ask.expires_at_us is not None and ask.expires_at_us <= now_us:
+            at = as_datetime(ask.expires_at_us).isoformat()
+            what = f"ask {ask.ask_id} expired at {at}; the next worker of its graph tells the run"
+            found.append(_finding("ask_expired", Severity.NOTE, ask.run_id, what))
+    return found

@@ -1,0 +1,181 @@
+"""What an unfinished run needs before it gets further, and the commands that give it.
+
+Theory: a run moves by itself (somebody executes it, or may), at a time (a timer, a retry), or only
+when somebody acts (an answer, a signal, a decision). A run that waits for another one (a child, the
+run before it on the thread) is where that one is.
+"""
+
+import datetime as dt
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from perdure.engine.environment import Environment
+from perdure.engine.limits import OUTLOOK_DEPTH_MAX
+from perdure.engine.waits import as_datetime
+from perdure.model import RunRow, RunStatus, Wait, WaitKind
+from perdure.store.api import RunQuery
+
+
+class Standing(StrEnum):
+    """How a run gets further."""
+
+    FINAL = "final"
+    MOVING = "moving"
+    TIMED = "timed"
+    BLOCKED = "blocked"
+    PARKED = "parked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    """One thing that only somebody outside can give.
+
+    Attributes:
+        run_id: the run that needs it: the run itself, a child, or the run before it on the thread.
+        wait: what it waits for; None: that run is parked.
+        reason: why it is parked.
+    """
+
+    run_id: str
+    wait: Wait | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """Where a run stands.
+
+    Attributes:
+        until: when it goes on by itself, for TIMED (and for BLOCKED where the wait expires).
+        blockers: what it needs, for BLOCKED and PARKED.
+    """
+
+    standing: Standing
+    until: dt.datetime | None = None
+    blockers: tuple[Blocker, ...] = ()
+
+
+async def outlook_of(engine: Environment, row: RunRow, depth: int = 0) -> Outlook:
+    """Return where a run stands; follows children and the thread's queue."""
+    if row.status.is_final:
+        return Outlook(standing=Standing.FINAL)
+    if row.status is RunStatus.NEEDS_DECISION:
+        return _parked(row)
+    is_claimable = row.ready_at_us is not None and row.ready_at_us <= engine.now_us()
+    if row.status is RunStatus.RUNNING or is_claimable or depth > OUTLOOK_DEPTH_MAX:
+        return Outlook(standing=Standing.MOVING)
+    found = [await _of_wait(engine, row, wait, depth) for wait in row.waits]
+    if not found and row.ready_at_us is not None:
+        found = [Outlook(standing=Standing.TIMED, until=as_datetime(row.ready_at_us))]
+    return _joined(found)
+
+
+def _parked(row: RunRow) -> Outlook:
+    reason = f"{row.failure.type}: {row.failure.message}" if row.failure is not None else ""
+    blocker = Blocker(run_id=row.run_id, wait=None, reason=reason)
+    return Outlook(standing=Standing.PARKED, blockers=(blocker,))
+
+
+async def _of_wait(engine: Environment, row: RunRow, wait: Wait, depth: int) -> Outlook:
+    until = None if wait.due_us is None else as_datetime(wait.due_us)
+    if wait.kind is WaitKind.TIMER:
+        return Outlook(standing=Standing.TIMED, until=until)
+    if wait.kind is WaitKind.CHILD:
+        child = await engine.store.read_run(wait.subject)  # type: ignore[arg-type]  # a child wait names a run
+        return await _of_other(engine, child, depth)
+    if wait.kind is WaitKind.THREAD:
+        return await _of_other(engine, await run_before(engine, row), depth)
+    return Outlook(
+        standing=Standing.BLOCKED, until=until, blockers=(Blocker(run_id=row.run_id, wait=wait),)
+    )
+
+
+async def _of_other(engine: Environment, other: RunRow | None, depth: int) -> Outlook:
+    if other is None or other.status.is_final:
+        return Outlook(standing=Standing.MOVING)
+    found = await outlook_of(engine, other, depth + 1)
+    if found.standing is Standing.PARKED:
+        return Outlook(standing=Standing.BLOCKED, blockers=found.blockers)
+    return found
+
+
+def _joined(found: Sequence[Outlook]) -> Outlook:
+    """Return the most hopeful of several waits: one that ends is enough to get further."""
+    by_standing: dict[Standing, list[Outlook]] = {}
+    for each in found:
+        by_standing.setdefault(each.standing, []).append(each)
+    if Standing.MOVING in by_standing or not found:
+        return Outlook(standing=Standing.MOVING)
+    blockers = tuple(blocker for each in found for blocker in each.blockers)
+    times = [each.until for each in found if each.until is not None]
+    standing = Standing.TIMED if Standing.TIMED in by_standing else Standing.BLOCKED
+    return Outlook(standing=standing, until=min(times) if times else None, blockers=blockers)
+
+
+async def run_before(engine: Environment, row: RunRow) -> RunRow | None:
+    """Return the unfinished run of the thread that this queued one stands behind, or None."""
+    query = RunQuery(
+        tenant=row.tenant,
+        thread=row.thread,
+        statuses=tuple(status for status in RunStatus if not status.is_final),
+        limit=1000,
+    )
+    earlier = [
+        other for other in await engine.store.find_runs(query) if other.ordinal < row.ordinal
+    ]
+    return max(earlier, key=lambda other: other.ordinal, default=None)
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+def command(*parts: str) -> str:
+    """Return a `perdure` command as one would type it."""
+    return shlex.join(["perdure", *parts])
+
+
+def approve_command(ask_id: str, schema: dict[str, Any] | None) -> str:
+    """Return the command that answers an ask, with an answer of the shape that it wants."""
+    answer = example_of(schema, schema or {})
+    given = ["--yes"] if answer is True else ["--value", json.dumps(answer)]
+    return command("approve", ask_id, *given, "--by", "NAME")
+
+
+def resolve_commands(effect_id: str) -> tuple[str, ...]:
+    """Return the commands that decide an uncertain effect."""
+    return (
+        command("resolve", effect_id, "--happened", "--result", "JSON", "--by", "NAME"),
+        command("resolve", effect_id, "--not-happened", "--by", "NAME"),
+    )
+
+
+def example_of(schema: dict[str, Any] | None, root: dict[str, Any], depth: int = 0) -> Any:
+    """Return an example of what a JSON Schema describes; True where it says nothing."""
+    if schema is None or depth > OUTLOOK_DEPTH_MAX:
+        return True
+    if "$ref" in schema:
+        name = str(schema["$ref"]).rpartition("/")[2]
+        return example_of(root.get("$defs", {}).get(name), root, depth + 1)
+    if "default" in schema and schema["default"] is not None:
+        return schema["default"]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    for choice in ("anyOf", "oneOf"):
+        if schema.get(choice):
+            return example_of(schema[choice][0], root, depth + 1)
+    if schema.get("type") == "object":
+        fields = schema.get("properties", {})
+        return {
+            name: example_of(fields.get(name), root, depth + 1)
+            for name in schema.get("required", fields)
+        }
+    if schema.get("type") == "array":
+        return [example_of(schema.get("items"), root, depth + 1)]
+    return _PLAIN.get(str(schema.get("type")), True)
+
+
+_PLAIN: dict[str, Any] = {"string": "TEXT", "integer": 0, "number": 0.0, "null": None}
