@@ -512,7 +512,7 @@ async def test_a_plain_reconcile_does_not_stop_the_others(open_runtime):
     ticked = threading.Event()
 
     def reconcile(request, key):
-        # Blocks its thread until the other effect is done: in the event loop that would be for ever.
+        # Blocks its thread until the other effect is done: in the event loop, for ever.
         return Found("found") if ticked.wait(10) else Unknown("nobody else could run")
 
     @effect(kind="lookup", reconcile=reconcile)

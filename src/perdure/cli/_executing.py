@@ -65,6 +65,7 @@ async def drain(runtime: Runtime, interrupts: Interrupts, window_s: float | None
     """Drain the runtime's worker; a second signal cuts the window short."""
 
     async def hurry() -> None:
+        """Close without a window at the second interrupt."""
         await interrupts.second.wait()
         note("stopping at once; effects in flight stay recorded as intended")
         if runtime.worker is not None:
