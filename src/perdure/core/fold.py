@@ -148,9 +148,13 @@ def settle_sandbox(state: RunState) -> None:
     """
     for scope in state.scopes.values():
         for task in scope.tasks.values():
-            lost = [key for key, call in task.calls.items() if call.is_tentative]
-            for key in lost:
-                del task.calls[key]
+            _forget_tentative(task)
+
+
+def _forget_tentative(task: Task) -> None:
+    lost = [key for key, call in task.calls.items() if call.is_tentative]
+    for key in lost:
+        del task.calls[key]
 
 
 def _run_started(state: RunState, record: rec.RunStarted) -> None:
@@ -177,6 +181,7 @@ def _node_failed(state: RunState, record: rec.NodeFailed) -> None:
     task.failure = record.failure
     task.retry_at_us = record.retry_at_us
     task.attempt = record.attempt if record.retry_at_us is None else record.attempt + 1
+    _forget_tentative(task)  # its files go with it: the next execution finds the newest snapshot
 
 
 def plan_tasks(scope: Scope, step: int, specs: Iterable[rec.TaskSpec]) -> None:

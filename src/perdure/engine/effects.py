@@ -57,6 +57,8 @@ async def _inside(act: Act) -> Any:
             await act.run.enter_sandbox(act.context)
         try:
             value = await dispatch(act)
+            # crash-point: effect.inside.after
+            act.run.engine.services.probe("effect.inside.after")
         except (
             Exception
         ) as error:  # the supervisor of effects: recorded, then raised as EffectFailed

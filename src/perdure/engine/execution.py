@@ -64,6 +64,7 @@ class Execution:
         self.is_draining = False
         self.is_failing = False
         self.accepts_mail = False
+        self.is_concluding = False
         self.stop_reason: str | None = None
         self.stop_failure: Failure | None = None
         self.waits = HeldWaits(self)
@@ -85,6 +86,8 @@ class Execution:
             if self.row.token > 1 or self.row.claims > 1:
                 await self.take_mail()
             self.accepts_mail = True
+            if self.state.cancel is not None and self.stop_reason is None:
+                self.stop(CANCELLED)  # taken in by a holder that did not live to conclude
             if self.stop_reason is None and self.row.claims > CLAIMS_MAX:
                 self._park_exhausted()
             await self._supervise()
@@ -99,6 +102,7 @@ class Execution:
                 self._driver.drive(), name=f"perdure-{self.row.run_id}"
             )
             failure = await self._host_failure(self._host)
+        self.is_concluding = True
         if self.stop_reason == LOST:
             return
         if self.stop_reason == CANCELLED:
