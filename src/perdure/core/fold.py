@@ -165,6 +165,10 @@ def _nothing(_state: RunState, _record: Any) -> None:
     """Facts for the audit trail that a holder need not know."""
 
 
+def _lease_taken(state: RunState, _record: rec.LeaseTaken) -> None:
+    settle_sandbox(state)  # as this holder did when it loaded, so that every later load agrees
+
+
 def _node_started(state: RunState, record: rec.NodeStarted) -> None:
     task = state.task(record.task)
     task.attempt = record.attempt
@@ -382,7 +386,7 @@ def _ended(state: RunState, record: rec.RunEnded) -> None:
 
 _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     rec.RunStarted: _run_started,
-    rec.LeaseTaken: _nothing,
+    rec.LeaseTaken: _lease_taken,
     rec.NodeStarted: _node_started,
     rec.NodeFinished: _node_finished,
     rec.NodeFailed: _node_failed,
