@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.licences import http_json
+from examples.licences import demo, http_json
 from examples.licences.audit import (
     Audit,
     Distribution,
@@ -389,6 +389,11 @@ def run_demo(folder, *options):
     )
     assert done.stdout, done.stderr
     return done, json.loads(done.stdout)
+
+
+def test_an_empty_environment_is_said_to_be_empty(tmp_path, capsys):
+    assert demo.main(["--path", str(tmp_path), "--store", str(tmp_path / "store")]) == 1
+    assert "no distributions" in capsys.readouterr().out
 
 
 @pytest.mark.fault

@@ -1,8 +1,10 @@
 """One effect that a node asks for: its place in the ledger, its facts, how it is called."""
 
 import asyncio
+import inspect
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from msgspec import Raw, structs
@@ -10,9 +12,7 @@ from msgspec import Raw, structs
 from perdure.clock import Rng
 from perdure.core.identity import effect_id
 from perdure.core.retry import Retry, backoff_s
-from perdure.engine.limits import (
-    ERROR_CHARS_MAX,
-)
+from perdure.engine.limits import ERROR_CHARS_MAX
 from perdure.engine.ports import NodePort
 from perdure.errors import (
     EffectFailed,
@@ -66,9 +66,7 @@ class Act:
         identity = context.identify("effect", effect.name, f"{self.digest}{key or ''}")
         self.effect_id: EffectId = effect_id(identity)
         self.call = context.find(self.effect_id)
-        self.is_fresh = (
-            False  # whether this process wrote the newest intent: else its outcome is unknown
-        )
+        # Whether this process wrote the newest intent: else its outcome is unknown.
 
     @property
     def retry(self) -> Retry:
@@ -118,6 +116,23 @@ class Act:
             changed_at_us=now_us,
         )
 
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for this effect's turn within its limit, and keep it for the block."""
+        gate = self.run.engine.gate(self.effect)
+        if gate is None:
+            yield
+            return
+        self.context.active += 1
+        try:
+            await gate.acquire()
+        finally:
+            self.context.active -= 1
+        try:
+            yield
+        finally:
+            gate.release()
+
     # -- facts -------------------------------------------------------------------------------------
 
     def intend(self) -> None:
@@ -139,7 +154,6 @@ class Act:
         )
         row = structs.replace(self.row(EffectState.INTENDED), attempt=attempt)
         self.run.record(record, EffectPut(row=row))
-        self.is_fresh = True
         self.refresh()
 
     def confirm(
@@ -292,18 +306,12 @@ async def wait_until_due(act: Act) -> None:
 
 
 async def dispatch(act: Act) -> Any:
-    """Call the function within the effect's limits."""
-    context = act.context
-    context.active += 1
-    gate = act.run.engine.gate(act.effect)
+    """Call the function, within its timeout."""
+    act.context.active += 1
     try:
-        if gate is None:
-            return await bounded(act, lambda: run_function(act, {}))
-        async with gate:
-            act.run.check_dispatch()  # the wait for the gate may have been long
-            return await bounded(act, lambda: run_function(act, {}))
+        return await bounded(act, lambda: run_function(act, {}))
     finally:
-        context.active -= 1
+        act.context.active -= 1
         act.run.touch()
 
 
@@ -320,11 +328,13 @@ async def run_function(act: Act, extra: dict[str, Any]) -> Any:
     return await asyncio.to_thread(effect.function, *act.args, **filled)
 
 
-async def awaited(function: Callable[..., Any] | None, *args: Any) -> Any:
-    """Call a plain or async function; `Unknown` where there is none."""
+async def awaited(function: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user's, a plain one in an OS thread; `Unknown` where there is none."""
     if function is None:
         return Unknown("the effect declares no reconcile")
-    value = function(*args)
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    value = await asyncio.to_thread(function, *args, **kwargs)
     return await value if hasattr(value, "__await__") else value
 
 

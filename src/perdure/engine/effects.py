@@ -16,11 +16,7 @@ from perdure.engine.acts import Act, dispatch, failure_of, retry_due, run_functi
 from perdure.engine.outside import outside
 from perdure.engine.ports import NodePort
 from perdure.graph import Effect
-from perdure.model import (
-    EffectKind,
-    EffectPut,
-    EffectState,
-)
+from perdure.model import EffectKind, EffectPut, EffectState
 from perdure.model import records as rec
 from perdure.store.api import Transaction
 
@@ -56,12 +52,11 @@ async def _inside(act: Act) -> Any:
         if act.kind is EffectKind.CONTAINED:
             await act.run.enter_sandbox(act.context)
         try:
-            value = await dispatch(act)
+            async with act.turn():
+                value = await dispatch(act)
             # crash-point: effect.inside.after
             act.run.engine.services.probe("effect.inside.after")
-        except (
-            Exception
-        ) as error:  # the supervisor of effects: recorded, then raised as EffectFailed
+        except Exception as error:  # the supervisor of effects: recorded, raised as EffectFailed
             due_us = retry_due(act, error, attempt=act.attempt + 1)
             act.refuse(failure_of(error, act.context.task.path), due_us)
             if due_us is None:

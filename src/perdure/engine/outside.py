@@ -4,6 +4,7 @@ The state in the ledger says the next move. Crash points lie between every two d
 fault tests kill the process at each.
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -51,33 +52,31 @@ async def outside(act: Act) -> Any:
     """Bring an outside effect to its end: the state in the ledger says the next move."""
     while True:
         state = act.call.state if act.call is not None else None
-        done, value = False, None
+        if state == EffectState.CONFIRMED:
+            return act.result()
         if state is None:
             done, value = await _first(act)
-        elif state == EffectState.CONFIRMED:
-            return act.result()
         elif state == EffectState.FAILED:
             await wait_until_due(act)
-            act.intend()
+            done, value = await _send(act)
         elif state == EffectState.UNCERTAIN:
             done, value = await _uncertain(act)
-        elif act.is_fresh:
-            done, value = await _attempt(act)
         else:
+            # `_send` leaves no intent behind: this one is of a holder that ended before its result.
             _recover(act)
+            continue
         if done:
             return value
 
 
 async def _first(act: Act) -> tuple[bool, Any]:
-    """Record the first intent, unless the business key was used before."""
+    """Send for the first time, unless the business key was used before."""
     if act.business_key is not None:
         done, value = await _by_business_key(act)
         if done:
             return True, value
     await _hold_divergence(act)
-    act.intend()
-    return False, None
+    return await _send(act)
 
 
 async def _by_business_key(act: Act) -> tuple[bool, Any]:
@@ -89,8 +88,8 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
         if first.args_digest != act.digest or first.name != act.effect.name:
             msg = (
                 f"business key {act.business_key!r} was used by effect {first.name!r} of run "
-                f"{first.run_id!r} with other "
-                f"arguments; nothing was sent. Use another key, or the same arguments."
+                f"{first.run_id!r} with other arguments; nothing was sent. Use another key, or the "
+                "same arguments."
             )
             raise EffectKeyReused(
                 msg, key=act.business_key, run_id=first.run_id, effect_id=first.effect_id
@@ -139,8 +138,7 @@ async def _uncertain(act: Act) -> tuple[bool, Any]:
         return await _decision(act)
     await wait_until_due(act)
     if act.kind is EffectKind.KEYED:
-        act.intend()
-        return False, None
+        return await _send(act)
     return await _reconcile(act)
 
 
@@ -159,8 +157,7 @@ async def _reconcile(act: Act) -> tuple[bool, Any]:
         if isinstance(found, Found):
             return True, act.confirm(found.result, via="reconcile")
         if isinstance(found, Absent):
-            _absent(act)
-            return False, None
+            return await _absent(act)
         reason = found.reason if isinstance(found, Unknown) else f"reconcile returned {found!r}"
         failure = Failure(
             type="Unknown", message=str(reason)[:ERROR_CHARS_MAX], node=act.context.task.path
@@ -172,7 +169,7 @@ async def _reconcile(act: Act) -> tuple[bool, Any]:
         await wait_until_due(act)
 
 
-def _absent(act: Act) -> None:
+async def _absent(act: Act) -> tuple[bool, Any]:
     """It did not happen: send it again while there are tries."""
     if act.attempt >= act.retry.max_attempts + 1:
         failure = (
@@ -182,7 +179,7 @@ def _absent(act: Act) -> None:
         )
         act.refuse(failure, None, via="reconcile")
         raise act.failed()
-    act.intend()
+    return await _send(act)
 
 
 async def _decision(act: Act) -> tuple[bool, Any]:
@@ -192,8 +189,8 @@ async def _decision(act: Act) -> tuple[bool, Any]:
         subject=act.effect_id,
         node=act.context.task.path,
         note=(
-            f"effect {act.effect.name}: did it happen? "
-            f"perdure resolve {act.effect_id} --happened | --not-happened"
+            f"effect {act.effect.name}: did it happen? perdure resolve {act.effect_id} --happened "
+            "| --not-happened"
         ),
     )
     mail = await act.run.wait_for_mail(act.context, wait, MailKind.DECISION)
@@ -221,10 +218,19 @@ def convert_result(effect: Effect[Any, Any], value: Any) -> Any:
         return value
 
 
+async def _send(act: Act) -> tuple[bool, Any]:
+    """Record the intent, dispatch, record what became of it.
+
+    The limit comes first: what queues for its turn was not sent, and a crash must not make it
+    uncertain.
+    """
+    async with act.turn():
+        act.intend()
+        return await _attempt(act)
+
+
 async def _attempt(act: Act) -> tuple[bool, Any]:
-    """Dispatch the intended attempt and record what became of it."""
     run = act.run
-    act.is_fresh = False
     # crash-point: effect.intend.queued
     run.engine.services.probe("effect.intend.queued")
     await run.barrier()
@@ -233,6 +239,11 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
     run.check_dispatch()
     try:
         value = await dispatch(act)
+    except asyncio.CancelledError:
+        if run.is_running:  # the node's own code gave up waiting: nobody knows what became of it
+            reason = "the node stopped waiting for it while it was under way"
+            act.lose(Failure(type="Cancelled", message=reason, node=act.context.task.path), None)
+        raise
     except Exception as error:  # the supervisor of effects: classified and recorded
         _classify(act, error)
         if (
@@ -297,12 +308,9 @@ def _diverge(act: Act, missing: list[str]) -> None:
     path, name = act.context.task.path, act.effect.name
     msg = (
         f"node {path!r} is about to send effect {name!r} with arguments it did not have before, "
-        f"while {len(missing)} "
-        f"recorded {name!r} ({', '.join(missing[:3])}) was not asked for again; nothing was sent. "
-        "The code before the call "
-        "must give the same arguments on every execution: use ctx.now(), ctx.random(), ctx.call "
-        "for what varies. "
-        f"Then: perdure resolve {act.run.row.run_id} --retry, or perdure cancel "
-        f"{act.run.row.run_id}"
+        f"while {len(missing)} recorded {name!r} ({', '.join(missing[:3])}) was not asked for "
+        "again; nothing was sent. The code before the call must give the same arguments on every "
+        "execution: use ctx.now(), ctx.random(), ctx.call for what varies. Then: perdure resolve "
+        f"{act.run.row.run_id} --retry, or perdure cancel {act.run.row.run_id}"
     )
     act.run.park(ReplayDiverged(msg, run_id=act.run.row.run_id, node=path, effect=name))

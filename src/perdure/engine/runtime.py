@@ -571,7 +571,7 @@ class Runtime:
     async def _result(self, run_id: str, waiter: "asyncio.Future[Any]") -> Any:
         """Look at the row, then wait for news of it.
 
-        told in this process, polled for other processes.
+        News of this process is told; that of other processes is polled.
         """
         row = await self.read_row(run_id)
         while True:
