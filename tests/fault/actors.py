@@ -101,12 +101,12 @@ async def worker(scene: Scene, injector: Injector | None, *, starts: bool = Fals
 
 async def person(scene: Scene, injector: Injector | None) -> None:
     """Answer what is asked, decide what is uncertain by the service's truth, cancel what is to be undone; until the end."""
+    has_cancelled = scene.play != "undo"
     async with scene.runtime(worker=False, injector=injector) as runtime:
         while not await _is_over(runtime):
             await _answer(runtime)
             await _decide(runtime)
-            if scene.play == "undo":
-                await _cancel(runtime)
+            has_cancelled = has_cancelled or await _cancel(runtime)
             await asyncio.sleep(LOOK_S)
 
 
@@ -137,14 +137,14 @@ async def _decide(runtime: Runtime) -> None:
             pass
 
 
-async def _cancel(runtime: Runtime) -> None:
+async def _cancel(runtime: Runtime) -> bool:
+    """Cancel the parent once it and its child stand still; return whether that was done. Once must be enough."""
     rows = await runtime.runs()
-    if len(rows) == 2 and all(row.status == "waiting" for row in rows):
-        parent = next(row for row in rows if row.parent is None)
-        try:
-            await runtime.cancel(parent.run_id, compensate=True, by="person")
-        except RunFinal:
-            pass
+    if len(rows) < 2 or any(row.status != "waiting" for row in rows):
+        return False
+    parent = next(row for row in rows if row.parent is None)
+    await runtime.cancel(parent.run_id, compensate=True, by="person")
+    return True
 
 
 # -- looking at the end --------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from tests.fault.injector import Injector, Point, points_in
 from tests.fault.processes import Child, Family, fork
 
 URL = "sqlite:///{place}/store.db"
-DEADLINE_S = 30.0
+DEADLINE_S = 20.0
 STOP_S = 10.0
 UNDISTURBED = 3
 """Undisturbed runs that the points are taken from: how commits group varies a little."""
@@ -227,18 +227,18 @@ def plan(
 
 
 def sample(cases: list[Case]) -> list[Case]:
-    """Return the first, middle and last case of each name, in every play; variants in turn."""
-    groups: dict[tuple[str, str], list[Case]] = {}
+    """Return the first, middle and last case of each name; plays and variants in turn, so that all of them occur."""
+    groups: dict[str, dict[tuple[str, str], list[Case]]] = {}
     for case in cases:
         if case.point is not None:
-            groups.setdefault((case.play, case.point.name), []).append(case)
+            group = groups.setdefault(case.point.name, {})
+            group.setdefault((case.play, case.variant), []).append(case)
     chosen: list[Case] = []
     for turn, group in enumerate(groups.values()):
-        variants = sorted({case.variant for case in group})
+        lines = list(group.values())
         for position in range(3):
-            variant = variants[(turn + position) % len(variants)]
-            own = [case for case in group if case.variant == variant]
-            chosen.append(own[(len(own) - 1) * position // 2])
+            line = lines[(turn + position) % len(lines)]
+            chosen.append(line[(len(line) - 1) * position // 2])
     return list(dict.fromkeys(chosen))
 
 
@@ -280,6 +280,8 @@ def _lane(cases: list[Case], expected: dict[str, Any], url: str, root: Path) -> 
             }
             results.write(json.dumps(raw) + "\n")
             results.flush()
+            for difference in outcome.differences:
+                sys.stdout.write(f"{case}: {difference[:1000]}\n")
 
 
 def _until_reached(case: Case, url: str, place: Path) -> Outcome:
