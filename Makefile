@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fault check fmt bench clean
+.PHONY: help setup demo test test-all test-fault check fmt bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,8 +54,16 @@ fmt: $(READY) ## Format, and fix what can be fixed by itself
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix-only .
 
-bench: $(READY) ## Measure; with the extra `peers` installed, others too
-	@$(BIN)/python -m bench
+bench: $(READY) ## Measure (ARGS=--quick: does it work?)
+	@$(BIN)/python -m bench $(ARGS)
+
+bench-peers: $(READY) .venv-peers ## Measure, and other systems in turn with it
+	@$(BIN)/python -m bench --peers $(ARGS)
+
+# An environment of its own: what the others need must not decide what Perdure runs with.
+.venv-peers:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet '.[peers]' || { rm -rf $@; exit 1; }
 
 clean: ## Remove caches and build products (not .venv)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

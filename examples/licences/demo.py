@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from examples.licences import http_json
-from examples.licences.audit import Audit, Tracker, Verdict, graph
+from examples.licences.audit import Audit, Tracker, Verdict, graph, list_distributions
 from examples.licences.classify import CATEGORIES
 from examples.licences.fleet import Child, ChildFailed, Fleet, start_child
 from examples.licences.story import Story
@@ -36,7 +36,7 @@ from perdure import PerdureError, Run, Runtime
 WORKERS = 2
 RUN_S_MAX = 120.0
 ANSWER_POLL_S = 0.1
-KILL_SPAN = (0.05, 0.8)
+KILL_SPAN = (0.05, 0.7)
 """Kills fall in this part of the filings: the run has begun to act, and has not finished."""
 KILL_DELAY_S_MAX = 0.15
 """On top of that, a random delay of up to about one filing: before, during or after it."""
@@ -279,9 +279,9 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(categories)
     story = outcome.story
     console.print(
-        f"{len(outcome.kills)} kills, {story.takeovers} takeovers; of {story.uncertain} filings "
-        f"nobody knew whether they had happened: {story.found} were looked up and found, "
-        f"{story.resent} were sent again under the same key. {outcome.seconds:.1f} s."
+        f"{len(outcome.kills)} kills, {story.takeovers} takeovers. {story.uncertain} times nobody "
+        f"knew whether a filing had happened: {story.found} times it was looked up and found, "
+        f"{story.resent} times sent again under the same key. {outcome.seconds:.1f} s."
     )
     for check, is_good in outcome.checks.items():
         console.print(f"{'[green]ok    [/]' if is_good else '[bold red]FAILED[/]'} {check}")
@@ -342,6 +342,9 @@ def main(arguments: list[str] | None = None) -> int:
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=options.json)
+    if not list_distributions(str(options.path)):
+        console.print(f"[bold red]FAILED[/] no distributions in {options.path}; see --path")
+        return 1
     console.print(
         f"seed {options.seed}; all files are in {folder}", highlight=False, soft_wrap=True
     )

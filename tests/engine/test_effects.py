@@ -24,6 +24,7 @@ from perdure import (
     append,
     effect,
 )
+from perdure.errors import AlreadyDecided
 
 FAST = Retry(max_attempts=3, base_s=0.001, cap_s=0.002)
 
@@ -51,12 +52,16 @@ async def finish(open_runtime, function, **options):
     return runtime, run, (await run.result(timeout=10)).results
 
 
-async def parked(runtime, run):
+async def reached(run, status):
     for _ in range(200):
-        if await run.status() == "needs_decision":
+        if await run.status() == status:
             return
         await asyncio.sleep(0.02)
-    pytest.fail(f"not parked but {await run.status()}")
+    pytest.fail(f"not {status} but {await run.status()}")
+
+
+async def parked(runtime, run):
+    await reached(run, "needs_decision")
 
 
 async def test_a_keyed_effect_is_resent_under_the_same_key(open_runtime):
@@ -170,14 +175,12 @@ async def test_a_decision_counts_once(open_runtime):
     async def pay() -> str:
         raise ConnectionError
 
-    from perdure.errors import AlreadyDecided
-
     runtime = await open_runtime(one_node(lambda ctx: ctx.call(pay)))
     run = await runtime.start("effects", {})
     await parked(runtime, run)
     [entry] = await runtime.effects()
     await runtime.resolve(entry.id, happened=True, by="ann")
-    with pytest.raises(AlreadyDecided, match="ann|confirmed"):
+    with pytest.raises(AlreadyDecided, match=r"ann|confirmed"):
         await runtime.resolve(entry.id, happened=False, by="bob")
 
 
@@ -204,7 +207,7 @@ async def test_a_lookup_effect_asks_what_became_of_it(open_runtime, found, calls
 
 async def test_a_lookup_that_stays_unknown_goes_to_a_person(open_runtime, monkeypatch):
     monkeypatch.setattr(
-        "perdure.engine.effects._RECONCILE", Retry(max_attempts=2, base_s=0.001, cap_s=0.001)
+        "perdure.engine.outside._RECONCILE", Retry(max_attempts=2, base_s=0.001, cap_s=0.001)
     )
 
     async def reconcile(request, key):
@@ -250,7 +253,7 @@ async def test_a_transaction_may_not_touch_the_stores_own_tables(open_runtime, u
 
     runtime = await open_runtime(one_node(lambda ctx: ctx.call(evil)))
     run = await runtime.start("effects", {})
-    with pytest.raises(RunFailed, match="perdure_runs|own tables"):
+    with pytest.raises(RunFailed, match=r"perdure_runs|own tables"):
         await run.result(timeout=10)
 
 
@@ -334,7 +337,7 @@ async def test_a_business_key_with_other_arguments_is_refused(open_runtime):
 
     runtime = await open_runtime(one_node(body))
     run = await runtime.start("effects", {})
-    with pytest.raises(RunFailed, match="order-9.*other arguments"):
+    with pytest.raises(RunFailed, match=r"order-9.*other arguments"):
         await run.result(timeout=10)
 
 
@@ -357,8 +360,7 @@ async def test_compensation_runs_newest_first_and_its_failure_is_a_state(open_ru
 
     runtime = await open_runtime(one_node(body))
     run = await runtime.start("effects", {})
-    while await run.status() != "waiting":
-        await asyncio.sleep(0.01)
+    await reached(run, "waiting")
     await run.cancel(compensate=True, by="ann")
     with pytest.raises(RunCancelled, match="ann"):
         await run.result(timeout=10)
@@ -449,7 +451,7 @@ async def test_an_unserializable_argument_names_its_place(open_runtime):
 
     runtime = await open_runtime(one_node(lambda ctx: ctx.call(look, {"a": [object()]})))
     run = await runtime.start("effects", {})
-    with pytest.raises(RunFailed, match="argument of effect .*look.*'a'"):
+    with pytest.raises(RunFailed, match=r"argument of effect .*look.*'a'"):
         await run.result(timeout=10)
 
 
@@ -481,3 +483,71 @@ async def test_a_node_retry_repeats_no_confirmed_effect_and_resends_a_failed_one
     assert len(good) == 1
     assert len(bad) == 2
     assert len(set(bad)) == 1
+
+
+async def test_what_queues_for_its_limit_has_no_intent(open_runtime):
+    begun = asyncio.Event()
+
+    @effect(limit=1)
+    async def act(n: int) -> int:
+        begun.set()
+        await asyncio.sleep(30)
+        return n
+
+    async def body(ctx):
+        return await ctx.map(act, range(5))
+
+    runtime = await open_runtime(one_node(body))
+    run = await runtime.start("effects", {})
+    await begun.wait()
+    await run.cancel(by="ann")
+    with pytest.raises(RunCancelled):
+        await run.result(timeout=10)
+    entries = await runtime.effects(None, run_id=run.id)
+    assert [(entry.args, entry.state) for entry in entries] == [([0], "uncertain")]
+
+
+async def test_a_plain_reconcile_does_not_stop_the_others(open_runtime):
+    import time
+
+    calls = []
+
+    def reconcile(request, key):
+        time.sleep(0.2)
+        return Found("found")
+
+    @effect(kind="lookup", reconcile=reconcile)
+    async def book() -> str:
+        raise TimeoutError
+
+    @effect(kind="pure")
+    async def tick() -> str:
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+            calls.append(asyncio.get_running_loop().time())
+        return "ticked"
+
+    async def body(ctx):
+        return await asyncio.gather(ctx.call(book), ctx.call(tick))
+
+    _, _, results = await finish(open_runtime, body)
+    assert results == ["['found', 'ticked']"]
+    assert max(b - a for a, b in zip(calls, calls[1:], strict=False)) < 0.15
+
+
+async def test_an_effect_that_the_node_gives_up_on_is_uncertain(open_runtime):
+    @effect(kind="keyed")
+    async def slow(*, idempotency_key: str) -> str:
+        await asyncio.sleep(30)
+        return "never"
+
+    async def body(ctx):
+        try:
+            await asyncio.wait_for(ctx.call(slow), 0.05)
+        except TimeoutError:
+            return "gave up"
+
+    runtime, run, results = await finish(open_runtime, body)
+    assert results == ["gave up"]
+    [entry] = await runtime.effects("uncertain", run_id=run.id)
+    assert entry.failure.type == "Cancelled"

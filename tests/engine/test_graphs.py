@@ -43,7 +43,12 @@ def linear(name="linear"):
 
     @graph.node
     def second(state: Log) -> dict:
-        return {"lines": ["second"], "total": 2, "last": "second", "facts": {"seen": len(state.lines)}}
+        return {
+            "lines": ["second"],
+            "total": 2,
+            "last": "second",
+            "facts": {"seen": len(state.lines)},
+        }
 
     graph.edge(START, first)
     graph.edge(first, second)
@@ -55,7 +60,9 @@ async def test_nodes_run_in_order_and_updates_are_merged(open_runtime):
     graph = linear()
     runtime = await open_runtime(graph)
     run = await runtime.start(graph, Log(lines=["start"]))
-    assert await run.result(timeout=10) == Log(["start", "first", "second"], 3, {"seen": 2}, "second")
+    assert await run.result(timeout=10) == Log(
+        ["start", "first", "second"], 3, {"seen": 2}, "second"
+    )
 
 
 @dataclass
@@ -105,7 +112,9 @@ async def test_a_loop_runs_until_its_router_ends_it(open_runtime):
         return {"total": 1}
 
     graph.edge(START, turn)
-    graph.branch(turn, lambda state: turn if state.total < state.limit else END, targets=[turn, END])
+    graph.branch(
+        turn, lambda state: turn if state.total < state.limit else END, targets=[turn, END]
+    )
     runtime = await open_runtime(graph)
     run = await runtime.start(graph, {"limit": 25})
     assert (await run.result(timeout=10)).total == 25
@@ -232,7 +241,11 @@ async def test_a_subgraph_shares_fields_and_keeps_its_own(open_runtime):
 
     @inner.node
     async def two(state: Inner) -> dict:
-        return {"lines": [f"two sees {len(state.lines)} own {state.own}"], "total": 6, "last": "two"}
+        return {
+            "lines": [f"two sees {len(state.lines)} own {state.own}"],
+            "total": 6,
+            "last": "two",
+        }
 
     inner.edge(START, one)
     inner.edge(one, two)
@@ -283,7 +296,7 @@ async def test_a_failing_node_fails_the_run_with_type_place_and_reason(open_runt
     graph.edge(START, broken)
     runtime = await open_runtime(graph)
     run = await runtime.start(graph, {})
-    with pytest.raises(RunFailed, match="broken.*KeyError.*missing") as caught:
+    with pytest.raises(RunFailed, match=r"broken.*KeyError.*missing") as caught:
         await run.result(timeout=10)
     assert caught.value.fields["node"] == "1:broken"
     assert (await run.status()) == "failed"

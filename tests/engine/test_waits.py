@@ -417,7 +417,7 @@ async def test_unknown_things_are_named(open_runtime):
         runtime.cancel("r_none"),
         runtime.start("no-such-graph", {}),
     ):
-        with pytest.raises(NotFound, match="none|nowhere|no-such-graph"):
+        with pytest.raises(NotFound, match=r"none|nowhere|no-such-graph"):
             await call
 
 

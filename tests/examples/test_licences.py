@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.licences import http_json
+from examples.licences import demo, http_json
 from examples.licences.audit import (
     Audit,
     Distribution,
@@ -391,10 +391,15 @@ def run_demo(folder, *options):
     return done, json.loads(done.stdout)
 
 
+def test_an_empty_environment_is_said_to_be_empty(tmp_path, capsys):
+    assert demo.main(["--path", str(tmp_path), "--store", str(tmp_path / "store")]) == 1
+    assert "no distributions" in capsys.readouterr().out
+
+
 @pytest.mark.fault
 @pytest.mark.timeout(120)
 def test_every_finding_is_filed_once_though_a_worker_is_killed(tmp_path):
-    done, outcome = run_demo(tmp_path, "--latency-ms", "200-400")
+    done, outcome = run_demo(tmp_path, "--latency-ms", "400-800")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert outcome["ok"]

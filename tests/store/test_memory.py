@@ -1,5 +1,6 @@
 """The memory store keeps every rule, and is shared by name."""
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -52,8 +53,6 @@ async def test_failed_operation_leaves_nothing(monkeypatch):
             raise RuntimeError(name)
 
     services = system_services()
-    import dataclasses
-
     store = MemoryStore("memory://", dataclasses.replace(services, probe=dies))
     await store.open()
     row = await kit.taken(store, "a")

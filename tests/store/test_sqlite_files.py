@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import hashlib
+import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from perdure.errors import (
     StoreReadOnly,
     StoreSchemaNewer,
     StoreUnavailable,
+    UsageError,
 )
 from perdure.ids import RunId
 from perdure.store.sqlite import SqliteStore, _os_thread, _runs
@@ -55,6 +57,39 @@ async def refused(path: Path, error: type[Exception]) -> str:
 def fingerprint(folder: Path) -> dict[str, str]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def damage(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 4)
+        file.write(b"\xff" * (size // 2))
+
+
+async def read_all(store: SqliteStore, run_ids: list[RunId]) -> None:
+    for run_id in run_ids:
+        await store.read_frames(run_id)
+
+
+def change_flag(flag: str, path: Path) -> bool:
+    chattr = shutil.which("chattr")
+    if chattr is None:
+        return False
+    return not subprocess.run(
+        [chattr, flag, str(path)], capture_output=True, check=False
+    ).returncode
+
+
+def freeze(path: Path) -> bool:
+    """Permissions do not stop root; the immutable flag does."""
+    if change_flag("+i", path):
+        return True
+    path.chmod(0o400)
+    return path.stat().st_uid != 0
 
 
 def make_database(path: Path, *statements: str) -> None:
@@ -97,22 +132,22 @@ async def test_foreign_database_in_use_is_not_checkpointed(path: Path):
     make_database(path, "PRAGMA journal_mode = wal", "CREATE TABLE t (a)")
     db = apsw.Connection(str(path))
     db.execute("INSERT INTO t VALUES (1)")
-    before = path.read_bytes()
+    before = fingerprint(path.parent)[str(path)]
     with pytest.raises(StoreForeign):
         async with opened(path):
             pass
-    assert path.read_bytes() == before
+    assert fingerprint(path.parent)[str(path)] == before
     db.close()
 
 
 @pytest.mark.parametrize("content", [b"hello", b"x" * 10_000])
 async def test_other_file_is_left_untouched(path: Path, content: bytes):
-    path.write_bytes(content)
+    write(path, content)
     await refused(path, StoreForeign)
 
 
 async def test_empty_file_becomes_a_store(path: Path):
-    path.touch()
+    write(path, b"")
     async with opened(path) as store:
         await kit.started(store, "a")
 
@@ -133,29 +168,22 @@ async def test_damaged_pages_are_found(path: Path):
     async with opened(path) as store:
         await store.start([kit.new_run(f"{i:04}", first_body=b"x" * 500) for i in range(500)])
         assert await store.check() == []
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        file.seek(size // 4)
-        file.write(b"\xff" * (size // 2))
+    damage(path)
     async with opened(path) as store:
         assert await store.check()
         with pytest.raises(StoreCorrupt):
-            for i in range(500):
-                await store.read_frames(RunId(f"r_{i:04}"))
+            await read_all(store, [RunId(f"r_{i:04}") for i in range(500)])
 
 
 async def test_file_that_cannot_be_written(path: Path):
     async with opened(path):
         pass
-    # Permissions do not stop root; the immutable flag does.
-    if subprocess.run(["chattr", "+i", str(path)], capture_output=True, check=False).returncode:
-        path.chmod(0o400)
-        if path.stat().st_uid == 0:
-            pytest.skip("gap: neither chattr nor permissions make a file read-only here")
+    if not freeze(path):
+        pytest.skip("gap: neither chattr nor permissions make a file read-only here")
     try:
         await refused(path, StoreReadOnly)
     finally:
-        subprocess.run(["chattr", "-i", str(path)], capture_output=True, check=False)
+        change_flag("-i", path)
 
 
 async def test_full_store_refuses_and_goes_on(path: Path):
@@ -249,8 +277,6 @@ async def test_silent_transaction_is_rolled_back(path: Path, monkeypatch):
             await transaction.execute("CREATE TABLE orders (name)")
             await kit.started(store, "b")  # waits until the transaction has given up
             return kit.appended_to(row)
-
-        from perdure.errors import UsageError
 
         with pytest.raises(UsageError):
             await store.transact(body, run_id=row.run_id, token=row.token)

@@ -42,8 +42,8 @@ def split_frame(body: bytes) -> list[bytes]:
     if not body or body[0] != FRAME_FORMAT:
         found = body[0] if body else "nothing"
         msg = (
-            f"journal frame of format {found}; this Perdure reads format {FRAME_FORMAT}: install "
-            "a newer one, nothing was changed"
+            f"journal frame of format {found}; this Perdure reads format {FRAME_FORMAT}: install a "
+            "newer one, nothing was changed"
         )
         raise DecodeFailed(msg)
     try:

@@ -1,9 +1,9 @@
 """Which user types may be stored, under which name, and how they are taken apart and built.
 
 Theory: data never names a module to import. A stored object carries the name that its class was
-    registered under; a process that has not registered the class can't build it and says so
-    (`TypeUnknown`). Classes are registered by annotation (state fields, effect results, ask
-    schemas) or by `register_type`.
+registered under; a process that has not registered the class can't build it and says so
+(`TypeUnknown`). Classes are registered by annotation (state fields, effect results, ask schemas) or
+by `register_type`.
 """
 
 import dataclasses
@@ -91,10 +91,9 @@ class TypeRegistry:
             }
         ):
             msg = (
-                f"two classes would be stored as {name!r}: "
-                f"{other.__module__}.{other.__qualname__} and "
-                f"{cls.__module__}.{cls.__qualname__}; name one with perdure.register_type(cls, "
-                "name=...)"
+                f"two classes would be stored as {name!r}: {other.__module__}.{other.__qualname__} "
+                f"and {cls.__module__}.{cls.__qualname__}; name one with "
+                "perdure.register_type(cls, name=...)"
             )
             raise GraphInvalid(msg)
         self._names[cls] = name
@@ -157,9 +156,8 @@ class TypeRegistry:
                     return candidate
             msg = (
                 f"a stored value is of type {name!r}, which this process has not registered; "
-                "import the module that "
-                "defines it and annotate with it, or call perdure.register_type(cls, "
-                f"name={name!r})"
+                "import the module that defines it and annotate with it, or call "
+                f"perdure.register_type(cls, name={name!r})"
             )
             raise TypeUnknown(msg, type=name)
         return cls

@@ -84,9 +84,9 @@ class ValueCodec:
         return encoded
 
     def canonical(self, value: Any, place: str = "value") -> bytes:
-        """Return the encoding with sorted map keys.
+        """Return the encoding with sorted map keys: equal values give equal bytes.
 
-        equal values give equal bytes. For digests only.
+        For digests only.
         """
         return _sorting_encoder.encode(self._wire(value, _Path(None, place), 0))
 

@@ -1,9 +1,7 @@
 """Limits of the codec."""
 
 VALUE_BYTES_MAX = 256 * 1024 * 1024
-"""Largest encoded value, in bytes.
-
-far above any sane field, below what SQLite takes in one row (1 GB).
+"""Largest encoded value, in bytes: far above any sane field, below SQLite's largest row (1 GB).
 """
 
 DEPTH_MAX = 150

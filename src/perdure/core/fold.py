@@ -1,9 +1,9 @@
 """The state of a run as the fold of its journal.
 
 Theory: a `RunState` is what a holder must know to go on. Loading folds the journal from the
-    thread's newest snapshot record on; a running holder applies each record that it writes to the
-    same object by the same functions. So what is in memory is at every moment what the next holder
-    would load, which is what makes a takeover safe.
+thread's newest snapshot record on; a running holder applies each record that it writes to the same
+object by the same functions. So what is in memory is at every moment what the next holder would
+load, which is what makes a takeover safe.
 
 Values of the state are kept as `Cell`s while loading (encoded pieces, decoded once at the end, only
 where needed) and as live values while running.
@@ -144,7 +144,7 @@ def apply_all(state: RunState, records: Iterable[rec.Record]) -> None:
 def settle_sandbox(state: RunState) -> None:
     """Forget the results of contained effects that no snapshot holds.
 
-    their files are gone, so they run again.
+    Their files are gone, so they run again.
     """
     for scope in state.scopes.values():
         for task in scope.tasks.values():

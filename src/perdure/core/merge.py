@@ -45,10 +45,8 @@ def _claim(plan: GraphPlan, writers: dict[str, str], name: str, task: str) -> No
     if first != task:
         msg = (
             f"graph {plan.name!r}: nodes {first!r} and {task!r} both set field {name!r} in one "
-            "step; give the field a "
-            "reducer (Annotated[..., append | add | merge | your function]) or let one of them "
-            "write it. "
-            f"The step was not committed."
+            "step; give the field a reducer (Annotated[..., append | add | merge | your function]) "
+            "or let one of them write it. The step was not committed."
         )
         raise UpdateConflict(msg, field=name, nodes=[first, task])
 

@@ -1,7 +1,4 @@
-"""Drives the core over a store.
-
-runs, workers, recovery, waits, effects, and the runtime that users hold.
-"""
+"""Drives the core over a store: runs, workers, recovery, waits, effects; what users hold."""
 
 from perdure.engine.context import Child, Context
 from perdure.engine.events import EVENT_KINDS, Event

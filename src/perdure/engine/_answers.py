@@ -1,7 +1,4 @@
-"""Answers of people.
-
-the JSON Schema that they are checked against, and back to the type that was asked for.
-"""
+"""Answers of people: the JSON Schema that they must fit, and the way back to the asked type."""
 
 import sys
 from typing import Any

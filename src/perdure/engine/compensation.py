@@ -1,9 +1,8 @@
 """Compensation: counter the confirmed effects of a run, newest first, each as an effect of its own.
 
 A compensation that is an `@effect(kind="keyed")` is resent under its key after a crash. Of any
-other one that was
-interrupted nobody knows whether it happened: it ends as `compensation_failed`, visible, for a
-    person.
+other one that was interrupted nobody knows whether it happened: it ends as `compensation_failed`,
+visible, for a person.
 """
 
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ from msgspec import structs
 
 from perdure.core.machines import EFFECT_TABLE, EffectEvent, advance
 from perdure.core.retry import backoff_s
-from perdure.engine.effects import failure_of
+from perdure.engine.acts import awaited, failure_of
 from perdure.engine.environment import Environment
 from perdure.errors import NotFound
 from perdure.graph import Effect, Request, as_effect, effect_named
@@ -103,9 +102,7 @@ async def _dispatch(
     while True:
         attempt += 1
         try:
-            value = counter.function(request, result, **extra)
-            if hasattr(value, "__await__"):
-                await value
+            await awaited(counter.function, request, result, **extra)
         except Exception as error:  # noqa: BLE001  # its failure is a state of the ledger
             retry = counter.effective_retry
             delay_s = backoff_s(retry, attempt, run.engine.services.rng)

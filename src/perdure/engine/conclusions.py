@@ -1,6 +1,7 @@
 """How the holding of a run ends.
 
-succeeded, failed, cancelled, or released to wait, for a person, for another worker.
+The run succeeded, failed or was cancelled; or it is released: to wait, to a person, to another
+worker.
 """
 
 from msgspec import structs
@@ -71,7 +72,7 @@ def _release_terms(
 async def conclude_failed(run: HeldRun, failure: Failure) -> None:
     """End the run as failed.
 
-    what was in flight is uncertain, what is to be countered is countered.
+    What was in flight is uncertain, what is to be countered is countered.
     """
     await _mark_uncertain(run, "the run failed while it was under way")
     if run.plan.compensates_on_failure:

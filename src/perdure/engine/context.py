@@ -24,9 +24,9 @@ from perdure.model import records as rec
 
 
 class Emission:
-    """What `ctx.emit` gives.
+    """What `ctx.emit` gives: await it to wait while the stream is far ahead of the store.
 
-    await it to wait while the stream is far ahead of the store, or leave it.
+    Nothing is lost if nobody awaits it.
     """
 
     __slots__ = ("_run",)
@@ -176,9 +176,9 @@ class Context:
         await waits.sleep(self, duration)
 
     def emit(self, chunk: Any) -> Emission:
-        """Add a chunk to the run's stream.
+        """Add a chunk to the run's stream; readers see it when it is durable.
 
-        readers see it when it is durable. May be awaited for back-pressure.
+        May be awaited for back-pressure.
         """
         run = self._run
         encoded = Raw(run.engine.codec.encode(chunk, "emitted chunk"))
@@ -194,8 +194,8 @@ class Context:
     ) -> list[Any]:
         """Apply an effect (or async function) to all items, `limit` at a time; results in order.
 
-        A plain async function is ordinary code around the `ctx.call`s in it: those are recorded, it
-            is not.
+        A plain async function is ordinary code: the `ctx.call`s in it are recorded, it is not. If
+        some fail, the others are still brought to their end; then the first failure is raised.
         """
         if limit is not None and limit < 1:
             msg = f"ctx.map(limit={limit!r}): must be at least 1"
@@ -206,14 +206,18 @@ class Context:
         )
 
         async def bounded(item: Any) -> Any:
+            """Do one item when there is room."""
             if gate is None:
                 return await one(item)
             async with gate:
                 return await one(item)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(bounded(item)) for item in items]
-        return [task.result() for task in tasks]
+        # The others go on when one fails: cancelling them would leave their effects uncertain.
+        results = await asyncio.gather(*map(bounded, items), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
 
     def now(self) -> dt.datetime:
         """Return the time (UTC), the same on every execution of this node."""
@@ -229,9 +233,9 @@ class Context:
         return waits.as_datetime(at_us)
 
     def random(self) -> float:
-        """Return a float in [0, 1) that depends on the run and the place only.
+        """Return a float in [0, 1), the same on every execution of this node.
 
-        the same on every execution.
+        It depends on the run and the place only.
         """
         identity = self.identify("random", "random", "")
         return int.from_bytes(sha256(identity.encode()).digest()[:7], "big") / 2**56

@@ -1,7 +1,10 @@
 """Drives a held run's graph, super-step by super-step, subgraphs included.
 
 A step with one node runs inline in the host: a node that does nothing outside costs no task and no
-    wait. The nodes of a wider step run as tasks of their own; each outcome is recorded as it comes.
+wait. The nodes of a wider step run as tasks of their own; each outcome is recorded as it comes.
+
+Size: one recursion (steps, nodes, subgraphs) over one state; cut in two, it would hand all of that
+about.
 """
 
 import asyncio
@@ -14,19 +17,20 @@ from perdure.core import fold
 from perdure.core.merge import merge
 from perdure.core.plan import END, START, Goto, GraphPlan, NodePlan, Send
 from perdure.core.retry import backoff_s
+from perdure.engine.acts import failure_of
 from perdure.engine.context import Context
-from perdure.engine.effects import failure_of
 from perdure.engine.limits import CANCEL_GRACE_S, SNAPSHOT_BYTES_MIN, YIELD_STEPS
 from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
 from perdure.engine.starting import folded_defaults
 from perdure.errors import (
     GraphInvalid,
     NodeTimedOut,
+    ReplayDiverged,
     StateMutated,
     StepLimitReached,
     UpdateInvalid,
 )
-from perdure.model import Change, RunProgressed, ThreadBased, Wait, WaitKind, WriteOp
+from perdure.model import ThreadBased, Wait, WaitKind, WriteOp
 from perdure.model import records as rec
 
 
@@ -40,7 +44,6 @@ class GraphDriver:
         self._steps = 0
         self._journal_bytes = journal_bytes
         self._whole_bytes = 0
-        self._has_progressed = run.row.claims <= 1
 
     async def drive(self) -> None:
         """Take the graph from where its journal stands to its end.
@@ -82,9 +85,8 @@ class GraphDriver:
         while scope.tasks:
             if scope.step > plan.step_limit:
                 msg = (
-                    f"graph {plan.name!r} took {plan.step_limit} steps and wants more; does a "
-                    "loop never end? "
-                    f"Raise Graph(step_limit=...) if it is meant."
+                    f"graph {plan.name!r} took {plan.step_limit} steps and wants more; does a loop "
+                    "never end? Raise Graph(step_limit=...) if it is meant."
                 )
                 raise StepLimitReached(msg, run_id=self._run.row.run_id, step_limit=plan.step_limit)
             pending = [task for task in scope.tasks.values() if task.outcome is None]
@@ -99,14 +101,11 @@ class GraphDriver:
                 or self._run.is_draining
                 or self._run.journal.is_behind
             ):
-                await self._breathe()
+                await self._breathe(scope)
 
-    async def _breathe(self) -> None:
-        """Let others have a turn.
-
-        stop here if the worker drains; wait for commits that are far behind.
-        """
-        if self._run.is_draining:
+    async def _breathe(self, scope: fold.Scope) -> None:
+        """Let others have a turn: stop if the worker drains, wait for commits far behind."""
+        if self._run.is_draining and not scope.path:
             raise Drained
         await self._run.keep_up()
         await self.engine.services.clock.sleep(0)
@@ -146,10 +145,10 @@ class GraphDriver:
         if node is None:
             msg = (
                 f"graph {plan.name!r} v{plan.version} has no node {task.spec.node!r} any more, "
-                "where run "
-                f"{self._run.row.run_id!r} stands; run it with the version that it was started with"
+                f"where run {self._run.row.run_id!r} stands; run it with the version that it was "
+                "started with"
             )
-            raise GraphInvalid(msg, node=task.spec.node)
+            raise ReplayDiverged(msg, node=task.spec.node)
         while True:
             context = Context(self._run, task)
             self._run.waits.contexts.add(context)
@@ -196,6 +195,11 @@ class GraphDriver:
             writes = self._encode_live(f"graph {plan.name!r}, node {node.name!r}, field ", live)
         except GaveUp:
             raise
+        except asyncio.CancelledError as error:
+            if self._run.stop_reason is not None or self._run.is_failing:
+                raise
+            self._node_failed(node, task, RuntimeError(f"the node cancelled itself ({error!r})"))
+            return False
         except Exception as error:  # noqa: BLE001  # the supervisor of nodes: recorded, retried or given up
             self._node_failed(node, task, error)
             return False
@@ -254,7 +258,7 @@ class GraphDriver:
     async def _within(self, working: Awaitable[Any], node: NodePlan, context: Context) -> Any:
         """Await a node attempt within its timeout, on the engine's clock.
 
-        time spent waiting does not count.
+        Time spent waiting does not count.
         """
         work = asyncio.ensure_future(working)
         left_s = node.timeout_s or 0.0
@@ -306,8 +310,7 @@ class GraphDriver:
         if not isinstance(returned, Mapping):
             msg = (
                 f"graph {plan.name!r}, node {node.name!r} returned {type(returned).__name__}; "
-                "return a dict of the "
-                f"changed fields, None, or Goto(node, update)"
+                "return a dict of the changed fields, None, or Goto(node, update)"
             )
             raise UpdateInvalid(msg, graph=plan.name, node=node.name)
         live: dict[str, tuple[str, Any]] = {}
@@ -344,10 +347,6 @@ class GraphDriver:
             scope.writes += [(key, op, v) for _path, w in updates for key, (op, v) in w.items()]
         # crash-point: step.commit.before
         self.engine.services.probe("step.commit.before")
-        changes: tuple[Change, ...] = ()
-        if not self._has_progressed:
-            self._has_progressed = True
-            changes = (RunProgressed(lease_until_us=self.engine.lease_until_us()),)
         checkpoint = self._run.state.checkpoint if scope.path else self._run.state.checkpoint + 1
         scope.values = values
         self._run.record(
@@ -360,7 +359,6 @@ class GraphDriver:
                 specs,
                 self._run.state.snapshot,
             ),
-            *changes,
         )
         if not scope.path and self._run.journal.total_bytes + self._journal_bytes > max(
             SNAPSHOT_BYTES_MIN, 2 * self._whole_bytes
@@ -419,7 +417,7 @@ class GraphDriver:
     def _specs(self, targets: "list[str | Send] | tuple[str | Send, ...]") -> list[rec.TaskSpec]:
         """Return what to run next.
 
-        a node named twice runs once, each Send is an execution of its own.
+        A node named twice runs once, each Send is an execution of its own.
         """
         specs: list[rec.TaskSpec] = []
         for target in targets:
@@ -538,7 +536,7 @@ _SIZED = frozenset({list, dict, set})
 def _mutated(path: str, name: str, before: int, after: int) -> StateMutated:
     msg = (
         f"node {path!r} changed state field {name!r} in place (it had {before} items, now "
-        f"{after}); return it as an update "
-        f"instead, e.g. return {{{name!r}: ...}}. Nothing of the node was recorded as its update."
+        f"{after}); return it as an update instead, e.g. return {{{name!r}: ...}}. Nothing of the "
+        "node was recorded as its update."
     )
     return StateMutated(msg, node=path, field=name)

@@ -138,8 +138,8 @@ class Environment:
             return plan
         if known is not None:
             msg = (
-                f"two different graphs are called {plan.name!r} version {plan.version}; "
-                f"rename one or raise its version (Graph(..., version={plan.version + 1}))"
+                f"two different graphs are called {plan.name!r} version {plan.version}; rename one "
+                f"or raise its version (Graph(..., version={plan.version + 1}))"
             )
             raise GraphInvalid(msg, graph=plan.name)
         self._plans[key] = plan
@@ -151,7 +151,7 @@ class Environment:
         if not callable(function):
             msg = (
                 f"{function!r} is no graph: give a perdure.Graph, an async function, or the name "
-                f"of a known graph"
+                "of a known graph"
             )
             raise GraphInvalid(msg)
         plan = self._functions.get(function)

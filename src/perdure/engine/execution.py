@@ -1,13 +1,12 @@
 """One held run: from its claim to the next release.
 
 Theory: a supervisor (`run`) takes the loaded state, lets the driver take the graph through its
-    steps in a task of its own (the host), and concludes: finished, failed, cancelled, waiting,
-    parked, drained, or lost. Whatever stops the host early says why (`stop`) and cancels it;
-    nothing else unwinds a node, so that user code can't swallow it as an ordinary exception.
+steps in a task of its own (the host), and concludes: finished, failed, cancelled, waiting, parked,
+drained, or lost. Whatever stops the host early says why (`stop`) and cancels it; nothing else
+unwinds a node, so that user code can't swallow it as an ordinary exception.
 
 Invariants: state changes only by records (`record`: queued and applied together); nothing is
-    concluded as durable without a barrier; after the lease is lost nothing is written or
-    dispatched.
+concluded as durable without a barrier; after the lease is lost nothing is written or dispatched.
 """
 
 import asyncio
@@ -17,8 +16,8 @@ from typing import Any
 from perdure.core import fold
 from perdure.core.plan import GraphPlan
 from perdure.engine import conclusions
+from perdure.engine.acts import failure_of
 from perdure.engine.driver import GraphDriver
-from perdure.engine.effects import failure_of
 from perdure.engine.environment import Environment
 from perdure.engine.held_waits import HeldWaits
 from perdure.engine.limits import CLAIMS_MAX, RECANCEL_S
@@ -34,7 +33,14 @@ from perdure.engine.ports import (
 )
 from perdure.engine.queue import RunJournal
 from perdure.engine.run_sandbox import RunSandbox
-from perdure.errors import LeaseLost, PerdureError, StoreError
+from perdure.errors import (
+    DecodeFailed,
+    InvariantBroken,
+    LeaseLost,
+    PerdureError,
+    ReplayDiverged,
+    StoreError,
+)
 from perdure.model import (
     Append,
     Appended,
@@ -42,12 +48,16 @@ from perdure.model import (
     Failure,
     Mail,
     MailKind,
+    RunProgressed,
     RunRow,
     RunStatus,
     Wait,
 )
 from perdure.model import records as rec
 from perdure.store.api import Transaction
+
+_PROGRESS = frozenset({rec.StepCommitted, rec.NodeFinished, rec.EffectConfirmed})
+"""Records that show that the run gets further, so that its claims are counted anew."""
 
 
 class Execution:
@@ -64,6 +74,7 @@ class Execution:
         self.is_draining = False
         self.is_failing = False
         self.accepts_mail = False
+        self._is_unproven = row.claims > 1
         self.stop_reason: str | None = None
         self.stop_failure: Failure | None = None
         self.waits = HeldWaits(self)
@@ -71,8 +82,13 @@ class Execution:
         self._host: asyncio.Task[None] | None = None
         self._driver: GraphDriver
 
-    async def run(self, loaded: Loaded) -> None:
-        """Take the run as far as it goes now; returns when this worker holds it no more."""
+    async def run(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
+        """Take the run as far as it goes now; returns when this worker holds it no more.
+
+        Args:
+            loaded: its state; owned by the execution from now on.
+            is_fresh: it was started and taken in one transaction, so there can't be older mail.
+        """
         self.state = loaded.state
         self._driver = GraphDriver(self, loaded.journal_bytes)
         self.journal = RunJournal(self.engine.queue, self.row, loaded.prev_hash)
@@ -82,7 +98,7 @@ class Execution:
                     self.now_us(), self.engine.worker_id, self.row.token, self.row.claims
                 )
             )
-            if self.row.token > 1 or self.row.claims > 1:
+            if not is_fresh:
                 await self.take_mail()
             self.accepts_mail = True
             if self.stop_reason is None and self.row.claims > CLAIMS_MAX:
@@ -122,8 +138,10 @@ class Execution:
             raise
         finally:
             self.waits.close()
-        if host.cancelled() or self.stop_reason == LOST:
+        if self.stop_reason == LOST or (host.cancelled() and self.stop_reason is not None):
             return None
+        if host.cancelled():
+            return Failure(type="CancelledError", message="the graph was cancelled by its own code")
         error = host.exception()
         if error is None:
             return None
@@ -134,6 +152,11 @@ class Execution:
             return error.failure
         if isinstance(error, LeaseLost | StoreError):
             raise error
+        if isinstance(error, ReplayDiverged | DecodeFailed | InvariantBroken):
+            # The code or the stored data do not fit: nothing that a person can't mend and go on.
+            self.stop_failure = failure_of(error)
+            self.stop_reason = PARKED
+            return None
         return failure_of(error)
 
     def _given_up(self) -> Failure | None:
@@ -148,9 +171,8 @@ class Execution:
     def _park_exhausted(self) -> None:
         message = (
             f"claimed {self.row.claims} times without finishing a step; its code may kill the "
-            "worker. "
-            f"Look at 'perdure show {self.row.run_id}', then: perdure resolve {self.row.run_id} "
-            "--retry"
+            f"worker. Look at 'perdure show {self.row.run_id}', then: perdure resolve "
+            f"{self.row.run_id} --retry"
         )
         self.stop_failure = Failure(type="AttemptsExhausted", message=message)
         self.stop(PARKED)
@@ -159,6 +181,9 @@ class Execution:
 
     def record(self, record: rec.Record, *changes: Change) -> None:
         """Apply a record and queue it with its changes."""
+        if self._is_unproven and type(record) in _PROGRESS:
+            self._is_unproven = False
+            changes = (*changes, RunProgressed(lease_until_us=self.engine.lease_until_us()))
         self.journal.add(record, *changes)
         fold.apply(self.state, record)
 
@@ -211,6 +236,11 @@ class Execution:
         """The drain window is over: stop where it stands; effects in flight stay intended."""
         self.stop(DRAINED)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether nothing stops the run or lets it fail."""
+        return self.stop_reason is None and not self.is_failing
+
     def check_dispatch(self) -> None:
         """Refuse to dispatch when the run is being stopped or its lease is not safe."""
         if self.stop_reason is None and self.journal.error is None and self.engine.is_lease_safe():
@@ -260,6 +290,7 @@ class Execution:
         prepared: list[tuple[Append, rec.Record]] = []
 
         async def inner(transaction: Transaction) -> Append:
+            """Keep the append, to commit it to the journal."""
             record, change = await body(transaction)
             append = journal.prepare(record, change)
             prepared.append((append, record))

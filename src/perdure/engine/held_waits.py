@@ -1,8 +1,8 @@
 """The open waits of a held run, the mail for them, and the moment when all of the run waits.
 
 Invariant: a run is released as waiting only when every node execution waits and nothing has moved
-    for some turns of the loop; a message that comes after that moment is not counted as seen, so
-    the store wakes the run again.
+for some turns of the loop; a message that comes after that moment is not counted as seen, so the
+store wakes the run again.
 """
 
 import asyncio

@@ -37,7 +37,7 @@ LINGER_S = 0.2
 SETTLE_TURNS = 3
 """Turns of the event loop without any change before a run counts as waiting.
 
-lets awaits that are ready go on.
+They let awaits that are ready go on.
 """
 
 DIVERGENCE_GRACE_S = 0.05
@@ -49,7 +49,7 @@ CANCEL_GRACE_S = 1.0
 CLAIMS_MAX = 5
 """Claims of a run without progress before it is parked.
 
-a run that kills its workers must not kill them for ever.
+A run that kills its workers must not kill them for ever.
 """
 
 CONCURRENCY = 256
@@ -67,7 +67,7 @@ IDLE_POLL_S = 1.0
 DRAIN_WINDOW_S = 20.0
 """How long a drain lets nodes reach a boundary before it stops them.
 
-below the usual 30 s grace period.
+Below the usual 30 s grace period.
 """
 
 SNAPSHOT_BYTES_MIN = 256 * 1024
@@ -105,3 +105,9 @@ WORKER_SILENT_S = 60.0
 
 CLAIM_OVERDUE_S = 30.0
 """A run that could be claimed for so long, with a live worker of its graph, is reported."""
+
+MAIL_RETRY_S = 0.01
+"""Pause before mail is read again for a run that was being loaded when it came."""
+
+HAND_BACK_DELAY_S = 0.5
+"""Pause before a run that the store would not let go on is claimed again."""

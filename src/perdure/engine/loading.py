@@ -44,9 +44,8 @@ def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
     if len(records) != frame.count or expected != frame.hash or not is_linked:
         msg = (
             f"run {frame.run_id!r}: the journal at seq {frame.first_seq} is not what was written "
-            "(hash chain broken); "
-            "nothing was changed. Restore the store from a backup; 'perdure doctor' lists the "
-            "damage."
+            "(hash chain broken); nothing was changed. Restore the store from a backup; 'perdure "
+            "doctor' lists the damage."
         )
         raise StoreCorrupt(msg, run_id=frame.run_id, seq=frame.first_seq)
     return records
@@ -144,8 +143,7 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     if loaded.state.last_seq != row.last_seq:
         msg = (
             f"run {row.run_id!r}: its journal ends at seq {loaded.state.last_seq}, its row says "
-            f"{row.last_seq}; "
-            f"nothing was changed. Restore the store from a backup."
+            f"{row.last_seq}; nothing was changed. Restore the store from a backup."
         )
         raise StoreCorrupt(msg, run_id=row.run_id)
     return loaded
@@ -206,9 +204,9 @@ async def load_checkpoint(
 async def _runs_to_fold(
     store: Store, tenant: TenantId, thread: ThreadId, runs: list[RunRow], checkpoint: int | None
 ) -> list[tuple[RunRow, int]]:
-    """Return (run, first seq) pairs to fold.
+    """Return (run, first seq) pairs to fold, oldest first.
 
-    from the newest snapshot record that is not after the checkpoint.
+    For the newest state they begin at the newest snapshot record, for an older one at seq 1.
     """
     row = await store.read_thread(tenant, thread)
     if checkpoint is None and row is not None and row.base_seq:

@@ -65,11 +65,12 @@ class RunPort(Protocol):
     def park(self, error: Exception) -> None:
         """Stop the run and leave it to a person. Does not return (CancelledError)."""
 
-    def check_dispatch(self) -> None:
-        """Return if a new outside effect may be dispatched.
+    @property
+    def is_running(self) -> bool:
+        """Whether nothing stops the run or lets it fail."""
 
-        else stop this execution (CancelledError).
-        """
+    def check_dispatch(self) -> None:
+        """Return if a new outside effect may be dispatched, else raise CancelledError."""
 
     def touch(self) -> None:
         """Say that something in the run moved."""

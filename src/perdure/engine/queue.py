@@ -1,14 +1,14 @@
 """The commit queue: appends of many runs, flushed by group commit, externally synchronous.
 
 Theory: a holder adds records to its `RunJournal` and goes on; one flusher per store takes what all
-    journals hold the moment the last commit returns, and commits it together. Whoever is about to
-    let the outside see something first awaits `RunJournal.barrier()`: it returns when everything
-    added before it is durable. So a crash can only lose a suffix of work that nobody saw. (Source:
-    Nightingale et al., "Rethink the Sync", OSDI 2006.)
+journals hold the moment the last commit returns, and commits it together. Whoever is about to let
+the outside see something first awaits `RunJournal.barrier()`: it returns when everything added
+before it is durable. So a crash can only lose a suffix of work that nobody saw. (Source:
+Nightingale et al., "Rethink the Sync", OSDI 2006.)
 
 Invariants: the records of one run reach the store in order and without gaps; after a refused append
-    the journal is dead (`LeaseLost`) and nothing more of it is sent; one run's refusal never
-    touches the others of its batch.
+the journal is dead (`LeaseLost`) and nothing more of it is sent; one run's refusal never touches
+the others of its batch.
 """
 
 import asyncio
@@ -214,13 +214,13 @@ class RunJournal:
         if isinstance(outcome, Fenced):
             msg = (
                 f"run {row.run_id!r} lost its lease to {outcome.holder!r} (token {row.token} "
-                f"against {outcome.token}); "
-                f"nothing was written. This worker stops the run; the other holder goes on with it."
+                f"against {outcome.token}); nothing was written. This worker stops the run; the "
+                "other holder goes on with it."
             )
             return LeaseLost(msg, run_id=row.run_id, token=row.token, current=outcome.token)
         msg = (
-            f"run {row.run_id!r}: another effect took the business key at the same moment; the "
-            "run starts over here"
+            f"run {row.run_id!r}: another effect took the business key at the same moment; the run "
+            "starts over here"
         )
         return Conflict(msg, run_id=row.run_id)
 
@@ -318,7 +318,7 @@ class CommitQueue:
 class StartQueue:
     """Starts of many callers, created together.
 
-    one transaction for all that wait when the last one returns.
+    One transaction takes all that wait when the last one returns.
     """
 
     def __init__(self, store: Store) -> None:

@@ -28,9 +28,9 @@ class RunSandbox:
             backend = self._run.engine.sandbox_backend
             if backend is None:
                 msg = (
-                    "this runtime has no sandbox: open it with "
-                    "Runtime.open(..., sandbox=DirectorySandboxes(path)) "
-                    "to use ctx.sandbox and effects of kind 'contained'"
+                    "this runtime has no sandbox: open it with Runtime.open(..., "
+                    "sandbox=DirectorySandboxes(path)) to use ctx.sandbox and effects of kind "
+                    "'contained'"
                 )
                 raise UsageError(msg, run_id=self._run.row.run_id)
             self._sandbox = backend.open(self._run.row.tenant, self._run.row.thread)
@@ -70,7 +70,7 @@ class RunSandbox:
     def abandon(self, context: NodePort) -> None:
         """Let others in without a snapshot.
 
-        the execution ended badly, its files are dropped by the next `enter`.
+        The execution ended badly; its files are dropped by the next `enter`.
         """
         if self._owner is context:
             self._owner = None

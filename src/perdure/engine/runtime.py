@@ -1,4 +1,7 @@
-"""The runtime: open a store, start runs, ask about them, decide for them. What users hold."""
+"""The runtime: open a store, start runs, ask about them, decide for them. What users hold.
+
+Size: the public face in one place; each method hands on to the module that does the work.
+"""
 
 import asyncio
 import datetime as dt
@@ -11,7 +14,7 @@ from perdure.codec import decode_record, split_frame
 from perdure.core import fold
 from perdure.core.fold import RunState
 from perdure.engine import _answers, views
-from perdure.engine.effects import decision_error
+from perdure.engine.acts import decision_error
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, follow, read_events
 from perdure.engine.loading import Loaded, load_checkpoint
@@ -568,7 +571,7 @@ class Runtime:
     async def _result(self, run_id: str, waiter: "asyncio.Future[Any]") -> Any:
         """Look at the row, then wait for news of it.
 
-        told in this process, polled for other processes.
+        News of this process is told; that of other processes is polled.
         """
         row = await self.read_row(run_id)
         while True:

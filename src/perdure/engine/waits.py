@@ -1,8 +1,8 @@
 """Durable waits: sleep, ask, receive, children. What is waited for is in the journal first.
 
 While every node of a run waits, the run is released: no worker, no lease, no memory. What ends the
-    wait makes the run claimable in the same transaction; the next holder executes the node again
-    and finds the recorded outcome.
+wait makes the run claimable in the same transaction; the next holder executes the node again and
+finds the recorded outcome.
 """
 
 import datetime as dt

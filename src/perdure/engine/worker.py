@@ -1,9 +1,9 @@
 """A worker: claims runs, executes them, renews their leases, notices the dead, drains.
 
 Loops, each a task: *claim* (whenever something changed, something is due, or a slot is free),
-    *heartbeat* (renews all leases in one statement, watches for lost ones), *liveness* (notices
-    workers of this host that died) and *mail* (hands messages to runs that are held). A fault of
-    the store stops none of them: it is reported, and tried again.
+*heartbeat* (renews all leases in one statement, watches for lost ones), *liveness* (notices workers
+of this host that died) and *mail* (hands messages to runs that are held). A fault of the store
+stops none of them: it is reported, and tried again.
 """
 
 import asyncio
@@ -14,8 +14,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.engine.acts import failure_of
 from perdure.engine.environment import Environment
 from perdure.engine.execution import Execution
+from perdure.engine.hand_back import hand_back
 from perdure.engine.limits import (
     CLAIM_BATCH,
     CONCURRENCY,
@@ -23,13 +25,16 @@ from perdure.engine.limits import (
     HEARTBEAT_S,
     IDLE_POLL_S,
     LIVENESS_POLL_S,
+    MAIL_RETRY_S,
 )
 from perdure.engine.loading import Loaded, load_run
 from perdure.errors import (
     DecodeFailed,
     InvariantBroken,
+    LeaseLost,
     NotFound,
     PerdureError,
+    StoreCorrupt,
     StoreError,
 )
 from perdure.ids import RunId, WorkerId
@@ -68,6 +73,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._mail_after = 0
+        self._lost: dict[str, PerdureError] = {}
         self.is_draining = False
 
     # -- life --------------------------------------------------------------------------------------
@@ -80,6 +86,7 @@ class Worker:
         engine.poke = self._wake.set
         engine.renewed_at_s = engine.services.clock.monotonic_s()
         engine.queue.on_dead = self._on_dead
+        engine.on_lost = self._on_lost
         await engine.store.register_worker(
             WorkerRow(
                 worker_id=self.worker_id,
@@ -150,10 +157,7 @@ class Worker:
     # -- loops -------------------------------------------------------------------------------------
 
     async def _for_ever(self, name: str, once: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a loop's body.
-
-        a fault of the store is reported once in a while and tried again.
-        """
+        """Repeat a loop's body; a fault of the store is reported once in a while, tried again."""
         failures = 0
         while True:
             try:
@@ -233,7 +237,9 @@ class Worker:
             for mail in await store.read_held_mail(self.worker_id, after=self._mail_after):
                 entry = self._held.get(mail.run_id)
                 if entry is not None and not entry[1].accepts_mail:
-                    break  # it is being loaded and reads its mail itself; look again
+                    # It is being loaded and reads its mail itself: look again right after.
+                    await self._engine.services.clock.sleep(MAIL_RETRY_S)
+                    return
                 self._mail_after = max(self._mail_after, mail.mail_id)
                 if entry is not None:
                     entry[1].deliver(mail)
@@ -267,25 +273,40 @@ class Worker:
     async def _supervised(self, execution: Execution, row: RunRow, loaded: Loaded | None) -> None:
         """Execute one run; whatever goes wrong with it stays with it."""
         try:
-            await execution.run(
-                loaded if loaded is not None else await load_run(self._engine.store, row)
-            )
+            if loaded is not None:
+                await execution.run(loaded, is_fresh=True)
+            else:
+                await execution.run(await load_run(self._engine.store, row))
+        except (StoreCorrupt, DecodeFailed) as error:
+            log.error("run %s (thread %s) can't be read: %s", row.run_id, row.thread, error)  # noqa: TRY400  # a state of the data, no fault of the code
+            self._lost[row.run_id] = error
         except StoreError as error:
-            log.warning("run %s: %s", row.run_id, error)
-        except DecodeFailed as error:
-            await self._park_unreadable(row, error)
+            self._lost[row.run_id] = error
         except Exception:  # the worker's supervisor: a bug must not take the other runs along
             log.exception(
                 "run %s: stopped by a fault of the runtime; it is taken up again", row.run_id
             )
         finally:
+            await self._hand_back(row)
             self._held.pop(row.run_id, None)
             self._wake.set()
 
-    async def _park_unreadable(self, row: RunRow, error: DecodeFailed) -> None:
-        log.error("run %s (thread %s) can't be read: %s", row.run_id, row.thread, error)
+    async def _hand_back(self, row: RunRow) -> None:
+        """Give a run that this worker can't go on with back at once, instead of at the end of its lease."""
+        error = self._lost.pop(row.run_id, None)
+        if error is None or isinstance(error, LeaseLost):
+            return
+        is_unreadable = isinstance(error, StoreCorrupt | DecodeFailed)
+        try:
+            await hand_back(self._engine, row, failure_of(error), is_parked=is_unreadable)
+        except PerdureError as again:
+            log.warning("run %s: %s; it is taken up again when its lease ends", row.run_id, again)
+
+    def _on_lost(self, row: RunRow, error: PerdureError) -> None:
+        self._lost.setdefault(row.run_id, error)
 
     def _on_dead(self, journal: Any) -> None:
+        self._on_lost(journal.row, journal.error)
         entry = self._held.get(journal.row.run_id)
         if entry is not None:
             entry[1].lost()

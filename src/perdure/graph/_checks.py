@@ -52,6 +52,7 @@ class Mismatch(Exception):
     """
 
     def __init__(self, got: str, path: str = "") -> None:
+        """Carry both to whoever knows the field."""
         super().__init__(got, path)
         self.got = got
         self.path = path

@@ -69,6 +69,7 @@ class ShapeProblems(Exception):
     """A state type that can't be used; `lines` say why."""
 
     def __init__(self, lines: list[str]) -> None:
+        """Carry the lines to whoever compiles the graph."""
         super().__init__(lines)
         self.lines = lines
 

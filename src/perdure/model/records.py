@@ -1,11 +1,10 @@
 """The journal: one record kind per fact.
 
 A record is encoded as a msgpack array that starts with its number, so the numbers and the order of
-the
-fields are the stored format: fields are only ever added at the end, with a default, and a number is
-    never used again. A `Raw` field holds one value exactly as the codec encoded it; it is decoded
-    only when somebody needs it, so that a journal can be read by a process that does not know the
-    user's types.
+the fields are the stored format: fields are only ever added at the end, with a default, and a
+number is never used again. A `Raw` field holds one value exactly as the codec encoded it; it is
+decoded only when somebody needs it, so that a journal can be read by a process that does not know
+the user's types.
 
 Who may write: the holder of the run's lease; `RunStarted` is written by whoever starts the run.
 """
@@ -38,7 +37,7 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     """The run exists. `input`: field that was given -> (op, value).
 
     `origin_*` and `next`: a fork goes on with the `next` of that checkpoint instead of the graph's
-        first nodes.
+    first nodes.
     """
 
     at_us: int
@@ -101,10 +100,9 @@ class StepCommitted(Struct, array_like=True, frozen=True, tag=6):
     """A super-step ended: this record is the checkpoint.
 
     `scope`: "" for the run's own graph, else the path of the subgraph's task. `folded`: the merged
-        value of every
-    field whose reducer is a function. `next`: what runs in the next step; empty: the graph has
-        ended.
-    `checkpoint`: id in the thread, for scope ""; `snapshot`: the sandbox snapshot it names.
+    value of every field whose reducer is a function. `next`: what runs in the next step; empty: the
+    graph has ended. `checkpoint`: id in the thread, for scope ""; `snapshot`: the sandbox snapshot
+    it names.
     """
 
     at_us: int
@@ -352,9 +350,9 @@ class StateSnapshot(Struct, array_like=True, frozen=True, tag=28):
 
 
 class SandboxTaken(Struct, array_like=True, frozen=True, tag=29):
-    """The sandbox was snapshot after contained effects of a task.
+    """A snapshot of the sandbox was taken after contained effects of a task.
 
-    results before it are valid with it.
+    Results recorded before it are valid with it.
     """
 
     at_us: int

@@ -151,6 +151,7 @@ class DirectorySandbox:
         """
 
         def work() -> None:
+            """Read and restore on the same OS thread."""
             self._restore(self._snapshots.tree(snapshot))
 
         await asyncio.to_thread(self._locked, "restore", work)

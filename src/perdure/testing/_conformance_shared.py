@@ -164,6 +164,7 @@ class TransactionRules:
         row = await self._table(store, await taken(store, "a"))
 
         async def body(transaction: Transaction) -> Append:
+            """Insert one row."""
             await transaction.execute("INSERT INTO orders VALUES (?)", ("seven",))
             return appended_to(row)
 
@@ -177,11 +178,13 @@ class TransactionRules:
         row = await self._table(store, await taken(store, "a"))
 
         async def body(transaction: Transaction) -> Append:
+            """Fail half-way."""
             await transaction.execute("INSERT INTO orders VALUES ('lost')")
             await transaction.execute("INSERT INTO nowhere VALUES (1)")
             return appended_to(row)
 
         async def swallowing(transaction: Transaction) -> Append:
+            """Fail half-way and hide it."""
             with contextlib.suppress(PerdureError):
                 await body(transaction)
             return appended_to(row)
@@ -199,6 +202,7 @@ class TransactionRules:
         entered = asyncio.Event()
 
         async def body(transaction: Transaction) -> Append:
+            """Insert, then never end."""
             await transaction.execute("INSERT INTO orders VALUES ('lost')")
             entered.set()
             await asyncio.Event().wait()
@@ -219,6 +223,7 @@ class TransactionRules:
         bodies: list[int] = []
 
         async def body(transaction: Transaction) -> Append:
+            """Count the call, and insert."""
             bodies.append(1)
             await transaction.execute("INSERT INTO orders VALUES ('lost')")
             return appended_to(row, first_seq=9)
@@ -249,6 +254,7 @@ class TransactionRules:
         row = await self._table(store, await taken(store, "a"))
 
         async def body(transaction: Transaction) -> Append:
+            """Insert, then reach for Perdure's own tables."""
             await transaction.execute("INSERT INTO orders VALUES ('lost')")
             await transaction.execute(sql)
             return appended_to(row)

@@ -1,4 +1,7 @@
-"""Building and compiling graphs."""
+"""Building and compiling graphs.
+
+Size: one test for each way to build a graph wrongly, beside those for the right ways.
+"""
 
 import functools
 import itertools

@@ -1,4 +1,7 @@
-"""State types: their channels, checks, defaults, reading of inputs and building of states."""
+"""State types: their channels, checks, defaults, reading of inputs and building of states.
+
+Size: every kind of state type goes through the same list of cases.
+"""
 
 import collections
 import dataclasses

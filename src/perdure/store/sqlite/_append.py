@@ -1,8 +1,7 @@
 """Appends: the fenced write of a frame, and the changes that go with it.
 
 Invariant: an append writes nothing before its fence has held. The fence is the one `UPDATE` that
-    moves `last_seq`; what could still refuse the append (a taken business key) is looked up before
-    it.
+moves `last_seq`; what could still refuse the append (a taken business key) is looked up before it.
 """
 
 from collections.abc import Callable, Sequence

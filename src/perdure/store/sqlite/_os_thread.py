@@ -59,6 +59,26 @@ CRASH_POINTS: dict[str, tuple[str, str, str]] = {
         "store.decide.during",  # crash-point: store.decide.during
         "store.decide.after",  # crash-point: store.decide.after
     ),
+    "expire": (
+        "store.expire.before",  # crash-point: store.expire.before
+        "store.expire.during",  # crash-point: store.expire.during
+        "store.expire.after",  # crash-point: store.expire.after
+    ),
+    "renew": (
+        "store.renew.before",  # crash-point: store.renew.before
+        "store.renew.during",  # crash-point: store.renew.during
+        "store.renew.after",  # crash-point: store.renew.after
+    ),
+    "register": (
+        "store.register.before",  # crash-point: store.register.before
+        "store.register.during",  # crash-point: store.register.during
+        "store.register.after",  # crash-point: store.register.after
+    ),
+    "forget": (
+        "store.forget.before",  # crash-point: store.forget.before
+        "store.forget.during",  # crash-point: store.forget.during
+        "store.forget.after",  # crash-point: store.forget.after
+    ),
     "transact": (
         "store.transact.before",  # crash-point: store.transact.before
         "store.transact.during",  # crash-point: store.transact.during

@@ -1,8 +1,8 @@
 """The tables, their versions, and the checks before a file is touched.
 
 Layout: rowid tables with integer surrogates, so that the frames of all runs of one commit are
-    appended to the same pages, index entries stay small, and a commit writes few WAL bytes. Every
-    table is called `perdure_...`: user tables of `transaction` effects may live in the same file.
+appended to the same pages, index entries stay small, and a commit writes few WAL bytes. Every table
+is called `perdure_...`: user tables of `transaction` effects may live in the same file.
 
 A new file gets its schema, `application_id` and `user_version` in one transaction in rollback mode,
 and is switched to WAL afterwards: whoever sees a non-empty file sees whose it is.

@@ -1,0 +1,1 @@
+"""What Perdure costs, measured beside what the machine itself costs."""

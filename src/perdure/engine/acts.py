@@ -1,0 +1,370 @@
+"""One effect that a node asks for: its place in the ledger, its facts, how it is called."""
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Raw, structs
+
+from perdure.clock import Rng
+from perdure.core.identity import effect_id
+from perdure.core.retry import Retry, backoff_s
+from perdure.engine.limits import ERROR_CHARS_MAX
+from perdure.engine.ports import NodePort
+from perdure.errors import (
+    EffectFailed,
+    EffectTimedOut,
+    NeedsDecision,
+    Rejected,
+)
+from perdure.graph import Effect, Unknown
+from perdure.ids import EffectId
+from perdure.model import (
+    EffectPut,
+    EffectRow,
+    EffectState,
+    Failure,
+    MailTaken,
+    Wait,
+    WaitKind,
+)
+from perdure.model import records as rec
+
+
+def failure_of(error: BaseException, node: str = "") -> Failure:
+    """Return what is stored of an exception: type, shortened text, shortened traceback."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    trace = " <- ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
+    text = str(error)[:ERROR_CHARS_MAX] or type(error).__name__
+    return Failure(type=type(error).__name__, message=text, node=node, trace=trace)
+
+
+class Act:
+    """One effect that a node asks for: its request, its place in the ledger, its next move."""
+
+    def __init__(
+        self,
+        context: NodePort,
+        effect: Effect[Any, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: str | None,
+    ) -> None:
+        """Bind the arguments and find the identity."""
+        self.context = context
+        self.run = context.run
+        self.effect = effect
+        self.kind = effect.kind
+        self.args, self.kwargs = effect.bind(args, kwargs)
+        place = f"argument of effect {effect.name!r}"
+        self.request = [list(self.args), self.kwargs]
+        self.digest = context.digest(self.request, place)
+        self.business_key = key
+        identity = context.identify("effect", effect.name, f"{self.digest}{key or ''}")
+        self.effect_id: EffectId = effect_id(identity)
+        self.call = context.find(self.effect_id)
+        # Whether this process wrote the newest intent: else its outcome is unknown.
+
+    @property
+    def retry(self) -> Retry:
+        """How often to try."""
+        return self.effect.effective_retry
+
+    @property
+    def key(self) -> str:
+        """The idempotency key that the other side sees: the same on every attempt."""
+        if self.business_key is None:
+            return self.effect_id
+        tenant = self.run.row.tenant
+        return self.business_key if tenant == "default" else f"{tenant}/{self.business_key}"
+
+    @property
+    def attempt(self) -> int:
+        """The newest attempt, 0 before the first."""
+        return self.call.attempt if self.call is not None else 0
+
+    def result(self) -> Any:
+        """Return the recorded result."""
+        encoded = self.call.result if self.call is not None else None
+        return self.run.engine.codec.decode(encoded or rec.NIL)
+
+    def row(
+        self, state: EffectState, *, result: bytes | None = None, failure: Failure | None = None
+    ) -> EffectRow:
+        """Return the ledger's row in a state."""
+        run, now_us = self.run.row, self.run.now_us()
+        return EffectRow(
+            effect_id=self.effect_id,
+            run_id=run.run_id,
+            tenant=run.tenant,
+            thread=run.thread,
+            node=self.context.task.path,
+            name=self.effect.name,
+            kind=self.kind,
+            state=state,
+            key=self.key,
+            business_key=self.business_key,
+            args_digest=self.digest,
+            request_wire=self.run.engine.codec.encode(self.request, "effect arguments"),
+            result_wire=result,
+            attempt=max(self.attempt, 1),
+            failure=failure,
+            intended_at_us=now_us,
+            changed_at_us=now_us,
+        )
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for this effect's turn within its limit, and keep it for the block."""
+        gate = self.run.engine.gate(self.effect)
+        if gate is None:
+            yield
+            return
+        self.context.active += 1
+        try:
+            await gate.acquire()
+        finally:
+            self.context.active -= 1
+        try:
+            yield
+        finally:
+            gate.release()
+
+    # -- facts -------------------------------------------------------------------------------------
+
+    def intend(self) -> None:
+        """Record the intent of the next attempt."""
+        attempt = self.attempt + 1
+        request = Raw(self.run.engine.codec.encode(self.request, "effect arguments"))
+        path = self.context.task.path
+        record = rec.EffectIntended(
+            self.run.now_us(),
+            path,
+            self.effect_id,
+            self.effect.name,
+            self.kind.value,
+            self.key,
+            self.digest,
+            request,
+            attempt,
+            self.business_key,
+        )
+        row = structs.replace(self.row(EffectState.INTENDED), attempt=attempt)
+        self.run.record(record, EffectPut(row=row))
+        self.refresh()
+
+    def confirm(
+        self, value: Any, *, via: str = "call", by: str = "", taken: tuple[int, ...] = ()
+    ) -> Any:
+        """Record that it happened, with its result; return the result."""
+        place = f"result of effect {self.effect.name!r}"
+        encoded = self.run.engine.codec.encode(value, place)
+        return self.confirm_encoded(value, encoded, via=via, by=by, taken=taken)
+
+    def confirm_encoded(
+        self, value: Any, encoded: bytes, *, via: str, by: str = "", taken: tuple[int, ...] = ()
+    ) -> Any:
+        """Record that it happened, with its encoded result."""
+        record = self.confirmation(encoded, via=via, by=by)
+        changes: list[Any] = []
+        if self.kind.is_outside:
+            changes.append(EffectPut(row=self.row(EffectState.CONFIRMED, result=encoded)))
+        if taken:
+            changes.append(MailTaken(mail_ids=taken))
+        self.run.record(record, *changes)
+        self.refresh()
+        return value
+
+    def confirmation(
+        self, encoded: bytes, *, via: str = "call", by: str = ""
+    ) -> rec.EffectConfirmed:
+        """Return the record that it happened."""
+        return rec.EffectConfirmed(
+            self.run.now_us(),
+            self.context.task.path,
+            self.effect_id,
+            self.effect.name,
+            self.kind.value,
+            Raw(encoded),
+            max(self.attempt, 1),
+            via,
+            by,
+        )
+
+    def refuse(
+        self,
+        failure: Failure,
+        retry_at_us: int | None,
+        *,
+        via: str = "call",
+        by: str = "",
+        taken: tuple[int, ...] = (),
+    ) -> None:
+        """Record that the newest attempt did not happen."""
+        attempt = self.attempt if self.kind.is_outside else self.attempt + 1
+        record = rec.EffectFailed(
+            self.run.now_us(),
+            self.context.task.path,
+            self.effect_id,
+            self.effect.name,
+            self.kind.value,
+            failure,
+            max(attempt, 1),
+            retry_at_us,
+            via,
+            by,
+        )
+        changes: list[Any] = []
+        if self.kind.is_outside:
+            changes.append(EffectPut(row=self.row(EffectState.FAILED, failure=failure)))
+        if taken:
+            changes.append(MailTaken(mail_ids=taken))
+        self.run.record(record, *changes)
+        self.refresh()
+
+    def lose(self, failure: Failure, retry_at_us: int | None) -> None:
+        """Record that nobody knows whether the newest attempt happened."""
+        record = rec.EffectUncertain(
+            self.run.now_us(),
+            self.context.task.path,
+            self.effect_id,
+            self.effect.name,
+            max(self.attempt, 1),
+            failure,
+            retry_at_us,
+        )
+        self.run.record(record, EffectPut(row=self.row(EffectState.UNCERTAIN, failure=failure)))
+        self.refresh()
+
+    def due_us(
+        self, retry_after_s: float | None, retry: Retry | None = None, attempt: int | None = None
+    ) -> int | None:
+        """Return when to try again after the newest attempt, or None: no more tries."""
+        rng: Rng = self.run.engine.services.rng
+        tried = max(self.attempt, 1) if attempt is None else attempt
+        delay_s = backoff_s(retry or self.retry, tried, rng, retry_after_s)
+        return None if delay_s is None else self.run.now_us() + round(delay_s * 1_000_000)
+
+    def failed(self) -> EffectFailed:
+        """Return the error that the node gets for an effect that did not happen."""
+        failure = self.call.failure if self.call is not None else None
+        reason = f"{failure.type}: {failure.message}" if failure is not None else "did not happen"
+        name, path = self.effect.name, self.context.task.path
+        msg = (
+            f"effect {name!r} of node {path!r} did not happen after {max(self.attempt, 1)} "
+            f"attempt(s): {reason}"
+        )
+        return EffectFailed(msg, run_id=self.run.row.run_id, effect=name, effect_id=self.effect_id)
+
+    def refresh(self) -> None:
+        """Look the recorded call up again, after a record about it."""
+        self.call = self.context.task.calls.get(self.effect_id)
+        if self.call is not None:
+            self.call.is_asked = True
+
+
+def retry_due(act: Act, error: Exception, *, attempt: int) -> int | None:
+    """Return when to try again after an attempt that did not happen, or None: no more."""
+    if isinstance(error, Rejected):
+        if error.retry_after_s is None:
+            return None
+    elif not isinstance(error, act.retry.on) or isinstance(error, act.effect.rejects):
+        return None
+    return act.due_us(retry_after_of(error), attempt=attempt)
+
+
+def retry_after_of(error: BaseException) -> float | None:
+    """Return the seconds to wait that `Rejected` or an HTTP `Retry-After` header asks for."""
+    given = getattr(error, "retry_after_s", None)
+    if given is None:
+        headers = getattr(getattr(error, "response", None), "headers", None)
+        get = getattr(headers, "get", None)
+        given = get("Retry-After") if callable(get) else None
+    try:
+        return None if given is None else float(given)
+    except (TypeError, ValueError):
+        return None  # a date form: the backoff alone decides
+
+
+async def wait_until_due(act: Act) -> None:
+    """Wait durably until the next try is due."""
+    due_us = act.call.due_us if act.call is not None else None
+    if due_us is not None and due_us > act.run.now_us():
+        attempt = act.attempt
+        note = f"attempt {attempt + 1} of effect {act.effect.name}"
+        wait = Wait(
+            kind=WaitKind.TIMER,
+            subject=act.effect_id,
+            node=act.context.task.path,
+            due_us=due_us,
+            note=note,
+        )
+        await act.run.wait(act.context, wait)
+
+
+async def dispatch(act: Act) -> Any:
+    """Call the function, within its timeout."""
+    act.context.active += 1
+    try:
+        return await bounded(act, lambda: run_function(act, {}))
+    finally:
+        act.context.active -= 1
+        act.run.touch()
+
+
+async def run_function(act: Act, extra: dict[str, Any]) -> Any:
+    """Call the effect's function with its arguments and what the runtime fills in."""
+    effect = act.effect
+    filled = {**act.kwargs, **extra}
+    if effect.takes_key:
+        filled["idempotency_key"] = act.key
+    if effect.takes_sandbox:
+        filled["sandbox"] = act.run.sandbox()
+    if effect.is_async:
+        return await effect.function(*act.args, **filled)
+    return await asyncio.to_thread(effect.function, *act.args, **filled)
+
+
+async def awaited(function: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user's, a plain one in an OS thread; `Unknown` where there is none."""
+    if function is None:
+        return Unknown("the effect declares no reconcile")
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    value = await asyncio.to_thread(function, *args, **kwargs)
+    return await value if hasattr(value, "__await__") else value
+
+
+async def bounded(act: Act, start: Callable[[], Awaitable[Any]]) -> Any:
+    """Await within the effect's timeout, on the engine's clock."""
+    timeout_s = act.effect.timeout_s
+    if timeout_s is None:
+        return await start()
+    working = asyncio.ensure_future(start())
+    ringing = asyncio.ensure_future(act.run.engine.services.clock.sleep(timeout_s))
+    try:
+        await asyncio.wait({working, ringing}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        msg = (
+            f"effect {act.effect.name!r} took longer than timeout_s={timeout_s}; it may have "
+            "happened"
+        )
+        raise EffectTimedOut(msg, effect=act.effect.name, timeout_s=timeout_s)
+    finally:
+        ringing.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+
+def decision_error(run_id: str, reason: str) -> NeedsDecision:
+    """Return the error that a caller gets for a parked run."""
+    msg = (
+        f"run {run_id!r} needs a decision: {reason}. Nothing is lost; 'perdure show {run_id}' has "
+        "the details."
+    )
+    return NeedsDecision(msg, run_id=run_id, reason=reason)

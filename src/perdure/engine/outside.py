@@ -1,0 +1,314 @@
+"""Outside effects: intent, dispatch, result; and what becomes of those whose outcome nobody knows.
+
+The state in the ledger says the next move. Crash points lie between every two durable writes; the
+fault tests kill the process at each.
+"""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from perdure.core.retry import Retry
+from perdure.engine.acts import (
+    Act,
+    awaited,
+    bounded,
+    dispatch,
+    failure_of,
+    retry_after_of,
+    retry_due,
+    wait_until_due,
+)
+from perdure.engine.limits import (
+    DIVERGENCE_GRACE_S,
+    ERROR_CHARS_MAX,
+    RECONCILE_ATTEMPTS_MAX,
+    RECONCILE_BASE_S,
+    RECONCILE_CAP_S,
+)
+from perdure.errors import (
+    EffectFailed,
+    EffectKeyReused,
+    Rejected,
+    ReplayDiverged,
+)
+from perdure.graph import Absent, Effect, Found, Request, Unknown
+from perdure.model import (
+    EffectKind,
+    EffectState,
+    Failure,
+    MailKind,
+    Wait,
+    WaitKind,
+)
+
+_RECONCILE = Retry(
+    max_attempts=RECONCILE_ATTEMPTS_MAX, base_s=RECONCILE_BASE_S, cap_s=RECONCILE_CAP_S
+)
+
+
+async def outside(act: Act) -> Any:
+    """Bring an outside effect to its end: the state in the ledger says the next move."""
+    while True:
+        state = act.call.state if act.call is not None else None
+        if state == EffectState.CONFIRMED:
+            return act.result()
+        if state is None:
+            done, value = await _first(act)
+        elif state == EffectState.FAILED:
+            await wait_until_due(act)
+            done, value = await _send(act)
+        elif state == EffectState.UNCERTAIN:
+            done, value = await _uncertain(act)
+        else:
+            # `_send` leaves no intent behind: this one is of a holder that ended before its result.
+            _recover(act)
+            continue
+        if done:
+            return value
+
+
+async def _first(act: Act) -> tuple[bool, Any]:
+    """Send for the first time, unless the business key was used before."""
+    if act.business_key is not None:
+        done, value = await _by_business_key(act)
+        if done:
+            return True, value
+    await _hold_divergence(act)
+    return await _send(act)
+
+
+async def _by_business_key(act: Act) -> tuple[bool, Any]:
+    store, tenant = act.run.engine.store, act.run.row.tenant
+    while True:
+        first = await store.read_effect_by_key(tenant, act.business_key or "")
+        if first is None or first.effect_id == act.effect_id:
+            return False, None
+        if first.args_digest != act.digest or first.name != act.effect.name:
+            msg = (
+                f"business key {act.business_key!r} was used by effect {first.name!r} of run "
+                f"{first.run_id!r} with other arguments; nothing was sent. Use another key, or the "
+                "same arguments."
+            )
+            raise EffectKeyReused(
+                msg, key=act.business_key, run_id=first.run_id, effect_id=first.effect_id
+            )
+        if first.state == EffectState.CONFIRMED:
+            encoded = first.result_wire or b"\xc0"
+            value = act.run.engine.codec.decode(encoded)
+            record = act.confirmation(encoded, via="key", by=first.effect_id)
+            act.run.record(record)
+            return True, value
+        if first.state == EffectState.FAILED:
+            msg = (
+                f"effect {first.name!r} with business key {act.business_key!r} did not happen in "
+                f"run {first.run_id!r}"
+            )
+            raise EffectFailed(msg, key=act.business_key, run_id=first.run_id)
+        due_us = act.run.now_us() + 1_000_000
+        note = f"effect {first.effect_id} of run {first.run_id} with the same business key"
+        wait = Wait(
+            kind=WaitKind.TIMER,
+            subject=act.effect_id,
+            node=act.context.task.path,
+            due_us=due_us,
+            note=note,
+        )
+        await act.run.wait(act.context, wait)
+
+
+def _recover(act: Act) -> None:
+    """An intent without a result: the holder before us died (or lost its lease) in between."""
+    failure = Failure(
+        type="Interrupted",
+        message="the worker stopped between the intent and the result",
+        node=act.context.task.path,
+    )
+    if act.kind is EffectKind.ONCE:
+        act.lose(failure, None)
+    else:
+        act.lose(failure, act.run.now_us())
+
+
+async def _uncertain(act: Act) -> tuple[bool, Any]:
+    """Resend, look up, or wait for a person."""
+    call_state = act.call
+    if call_state is None or call_state.due_us is None:
+        return await _decision(act)
+    await wait_until_due(act)
+    if act.kind is EffectKind.KEYED:
+        return await _send(act)
+    return await _reconcile(act)
+
+
+async def _reconcile(act: Act) -> tuple[bool, Any]:
+    """Ask the other side what became of it (kind lookup)."""
+    request = Request(args=act.args, kwargs=act.kwargs)
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            found = await bounded(act, lambda: awaited(act.effect.reconcile, request, act.key))
+        except Exception as error:  # noqa: BLE001  # not knowing is an answer; the reason is kept
+            found = Unknown(f"reconcile raised {type(error).__name__}: {error}")
+        if isinstance(found, Found):
+            return True, act.confirm(found.result, via="reconcile")
+        if isinstance(found, Absent):
+            return await _absent(act)
+        reason = found.reason if isinstance(found, Unknown) else f"reconcile returned {found!r}"
+        failure = Failure(
+            type="Unknown", message=str(reason)[:ERROR_CHARS_MAX], node=act.context.task.path
+        )
+        due_us = act.due_us(None, _RECONCILE, tries)
+        act.lose(failure, due_us)
+        if due_us is None:
+            return False, None
+        await wait_until_due(act)
+
+
+async def _absent(act: Act) -> tuple[bool, Any]:
+    """It did not happen: send it again while there are tries."""
+    if act.attempt >= act.retry.max_attempts + 1:
+        failure = (
+            act.call.failure
+            if act.call and act.call.failure
+            else Failure(type="Absent", message="it did not happen")
+        )
+        act.refuse(failure, None, via="reconcile")
+        raise act.failed()
+    return await _send(act)
+
+
+async def _decision(act: Act) -> tuple[bool, Any]:
+    """Wait until a person has said whether it happened; the run is parked meanwhile."""
+    wait = Wait(
+        kind=WaitKind.DECISION,
+        subject=act.effect_id,
+        node=act.context.task.path,
+        note=(
+            f"effect {act.effect.name}: did it happen? perdure resolve {act.effect_id} --happened "
+            "| --not-happened"
+        ),
+    )
+    mail = await act.run.wait_for_mail(act.context, wait, MailKind.DECISION)
+    if mail is None:
+        return False, None
+    happened, encoded = act.run.engine.codec.decode(mail.body_wire)
+    if happened:
+        value = act.run.engine.codec.decode(encoded)
+        value = convert_result(act.effect, value)
+        return True, act.confirm(value, via="decision", by=mail.sender, taken=(mail.mail_id,))
+    failure = Failure(type="NotHappened", message=f"{mail.sender} said that it did not happen")
+    act.refuse(failure, act.run.now_us(), via="decision", by=mail.sender, taken=(mail.mail_id,))
+    return False, None
+
+
+def convert_result(effect: Effect[Any, Any], value: Any) -> Any:
+    """Return a result that a person typed as JSON in the type that the effect declares."""
+    declared = effect.result_type
+    is_same = isinstance(declared, type) and isinstance(value, declared)
+    if declared in {None, Any} or value is None or is_same:
+        return value
+    try:
+        return msgspec.convert(value, declared)
+    except (TypeError, ValueError):
+        return value
+
+
+async def _send(act: Act) -> tuple[bool, Any]:
+    """Record the intent, dispatch, record what became of it.
+
+    The limit comes first: what queues for its turn was not sent, and a crash must not make it
+    uncertain.
+    """
+    async with act.turn():
+        act.intend()
+        return await _attempt(act)
+
+
+async def _attempt(act: Act) -> tuple[bool, Any]:
+    run = act.run
+    # crash-point: effect.intend.queued
+    run.engine.services.probe("effect.intend.queued")
+    await run.barrier()
+    # crash-point: effect.dispatch.before
+    run.engine.services.probe("effect.dispatch.before")
+    run.check_dispatch()
+    try:
+        value = await dispatch(act)
+    except asyncio.CancelledError:
+        if run.is_running:  # the node's own code gave up waiting: nobody knows what became of it
+            reason = "the node stopped waiting for it while it was under way"
+            act.lose(Failure(type="Cancelled", message=reason, node=act.context.task.path), None)
+        raise
+    except Exception as error:  # the supervisor of effects: classified and recorded
+        _classify(act, error)
+        if (
+            act.call is not None
+            and act.call.state == EffectState.FAILED
+            and act.call.due_us is None
+        ):
+            raise act.failed() from error
+        return False, None
+    # crash-point: effect.dispatch.after
+    run.engine.services.probe("effect.dispatch.after")
+    return True, act.confirm(value)
+
+
+def _classify(act: Act, error: Exception) -> None:
+    """Record an attempt that raised: known not to have happened, or uncertain."""
+    failure = failure_of(error, act.context.task.path)
+    if isinstance(error, (Rejected, *act.effect.rejects)):
+        act.refuse(failure, retry_due(act, error, attempt=act.attempt))
+        return
+    if act.kind is EffectKind.KEYED and isinstance(error, act.retry.on):
+        act.lose(failure, act.due_us(retry_after_of(error)))
+    elif act.kind is EffectKind.LOOKUP:
+        act.lose(failure, act.run.now_us())
+    else:
+        act.lose(failure, None)
+
+
+async def _hold_divergence(act: Act) -> None:
+    """Hold a new outside effect back while recorded ones of the same name were not asked for again.
+
+    With several awaits under way the recorded ones may just come later; when everything else in the
+    node is still and they have not come, the node asks for something else than its record says.
+    """
+    context = act.context
+
+    def missing() -> list[str]:
+        return [
+            c.call_id
+            for c in context.task.calls.values()
+            if c.name == act.effect.name and not c.is_asked and c.kind in _OUTSIDE
+        ]
+
+    if not missing():
+        return
+    context.held += 1
+    try:
+        clock = act.run.engine.services.clock
+        while missing():
+            before = (len(missing()), context.active)
+            await clock.sleep(DIVERGENCE_GRACE_S)
+            if (len(missing()), context.active) == before and context.active <= context.held:
+                _diverge(act, missing())
+    finally:
+        context.held -= 1
+
+
+_OUTSIDE = {kind.value for kind in EffectKind if kind.is_outside}
+
+
+def _diverge(act: Act, missing: list[str]) -> None:
+    path, name = act.context.task.path, act.effect.name
+    msg = (
+        f"node {path!r} is about to send effect {name!r} with arguments it did not have before, "
+        f"while {len(missing)} recorded {name!r} ({', '.join(missing[:3])}) was not asked for "
+        "again; nothing was sent. The code before the call must give the same arguments on every "
+        "execution: use ctx.now(), ctx.random(), ctx.call for what varies. Then: perdure resolve "
+        f"{act.run.row.run_id} --retry, or perdure cancel {act.run.row.run_id}"
+    )
+    act.run.park(ReplayDiverged(msg, run_id=act.run.row.run_id, node=path, effect=name))

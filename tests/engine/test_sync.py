@@ -1,0 +1,77 @@
+"""The synchronous door: the same names, results and errors."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import pytest
+
+import perdure
+from perdure import START, Context, Graph, RunFailed, append, sync
+from perdure.errors import NotFound, UsageError
+
+
+@dataclass
+class State:
+    results: Annotated[list[str], append] = field(default_factory=list)
+
+
+def one_node(function):
+    graph = Graph(State, name="waits")
+
+    @graph.node
+    async def act(state: State, ctx: Context) -> dict:
+        return {"results": [str(await function(ctx))]}
+
+    graph.edge(START, act)
+    return graph
+
+
+def test_runs_start_wait_and_end(tmp_path):
+    graph = one_node(lambda ctx: ctx.receive("go"))
+    with sync.Runtime.open(f"sqlite:///{tmp_path}/s.db", graphs=[graph]) as runtime:
+        run = runtime.start(graph, {}, key="k")
+        run.signal("go", 7)
+        assert run.result(timeout=10).results == ["7"]
+        assert [event.kind for event in run.events()][-1] == "run_ended"
+        assert runtime.get(run.id).status() == "succeeded"
+        assert runtime.state(run.thread).results == ["7"]
+        with pytest.raises(NotFound):
+            runtime.get("r_none")
+    with pytest.raises(UsageError, match="not open"):
+        runtime.runs()
+
+
+def test_errors_of_a_run_are_raised(tmp_path):
+    async def broken(number: int, ctx: Context) -> int:
+        raise ValueError(number)
+
+    with sync.Runtime.open("memory://", graphs=[broken]) as runtime:
+        run = runtime.start(broken, 5)
+        with pytest.raises(RunFailed, match="ValueError"):
+            run.result(timeout=10)
+
+
+def test_several_os_threads_may_share_it(tmp_path):
+    async def double(number: int) -> int:
+        return number * 2
+
+    results = []
+    with sync.Runtime.open(f"sqlite:///{tmp_path}/s.db", graphs=[double]) as runtime:
+
+        def one(number):
+            results.append(runtime.start(double, number).result(timeout=10))
+
+        os_threads = [threading.Thread(target=one, args=(n,)) for n in range(8)]
+        for os_thread in os_threads:
+            os_thread.start()
+        for os_thread in os_threads:
+            os_thread.join()
+    assert sorted(results) == [n * 2 for n in range(8)]
+
+
+@pytest.mark.parametrize("cls", ["Runtime", "Run"])
+def test_nothing_is_missing(cls):
+    public = {n for n in vars(getattr(perdure, cls)) if not n.startswith("_")}
+    internal = {"close", "read_row", "wait_for_result", "engine", "worker", "id", "thread"}
+    assert public - internal <= set(dir(getattr(sync, cls)))
