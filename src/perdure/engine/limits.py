@@ -92,7 +92,7 @@ STARTS_MAX = 256
 """Most runs that one transaction creates."""
 
 OUTLOOK_DEPTH_MAX = 20
-"""How many children of children, or queued runs, are followed to say what a run needs."""
+"""How many children of children, or runs queued behind runs, are followed to say what one needs."""
 
 SCAN_PAGE = 1000
 """Rows that one query of the invariant scan reads: the most that a store gives at once."""
