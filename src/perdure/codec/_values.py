@@ -10,7 +10,7 @@ Invariant: `decode(encode(v)) == v` and has the same types throughout, or `encod
 
 import datetime as dt
 import pathlib
-import uuid
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from enum import Enum
@@ -156,6 +156,8 @@ class ValueCodec:
             return _ext(kind.__name__, sorted(items, key=_encoder.encode))
         if isinstance(value, pathlib.PurePath):
             return _ext("path", str(value))
+        if _is_uuid(kind):
+            return _ext("uuid", value.bytes)
         name = self._registry.name_of(kind)
         if name is None:
             raise _refusal(value, path)
@@ -213,13 +215,23 @@ def _datetime_back(payload: list[Any]) -> dt.datetime:
     return value.replace(fold=fold)
 
 
+def _is_uuid(kind: type) -> bool:
+    """Whether it is uuid.UUID; whoever has one has imported uuid, so we need not at start-up."""
+    return kind is getattr(sys.modules.get("uuid"), "UUID", None)
+
+
+def _uuid_back(payload: bytes) -> Any:
+    from uuid import UUID  # noqa: PLC0415  # costs start-up time; needed by few values
+
+    return UUID(bytes=payload)
+
+
 _SIMPLE: dict[type, Callable[[Any], tuple[str, Any]]] = {
     Decimal: lambda v: ("decimal", str(v)),
     dt.datetime: _datetime_wire,
     dt.date: lambda v: ("date", v.isoformat()),
     dt.time: lambda v: ("time", v.isoformat()),
     dt.timedelta: lambda v: ("timedelta", [v.days, v.seconds, v.microseconds]),
-    uuid.UUID: lambda v: ("uuid", v.bytes),
     bytearray: lambda v: ("bytearray", bytes(v)),
     complex: lambda v: ("complex", [v.real, v.imag]),
 }
@@ -235,7 +247,7 @@ _REBUILD: dict[str, Callable[[Any], Any]] = {
     "date": dt.date.fromisoformat,
     "time": dt.time.fromisoformat,
     "timedelta": lambda v: dt.timedelta(days=v[0], seconds=v[1], microseconds=v[2]),
-    "uuid": lambda v: uuid.UUID(bytes=v),
+    "uuid": _uuid_back,
     "bytearray": bytearray,
     "complex": lambda v: complex(v[0], v[1]),
     "path": pathlib.Path,
@@ -259,7 +271,7 @@ def _describe_ext(code: int, data: memoryview) -> Any:
     if tag == "timedelta":
         return str(_REBUILD[tag](payload))
     if tag == "uuid":
-        return str(uuid.UUID(bytes=payload))
+        return str(_uuid_back(payload))
     return payload
 
 
