@@ -165,14 +165,18 @@ async def observe(runtime: Runtime, scene: Scene) -> dict[str, Any]:
         wrong += await broken_rules(runtime, row)
     truth = await OUTSIDE.truth()
     once = {name: n for name, n in truth["asked"].items() if name.startswith("once/")}
-    wrong += [f"{name} was asked {n} times" for name, n in once.items() if n != truth["acts"].get(name)]
+    wrong += [
+        f"{name} was asked {n} times" for name, n in once.items() if n != truth["acts"].get(name)
+    ]
     ledger = await runtime.effects(None)
     asks = await runtime.asks(open=False)
     return {
         "runs": {row.graph: row.status.value for row in rows},
         "states": {row.graph: await _state(runtime, row) for row in rows},
         "acts": truth["acts"],
-        "ledger": sorted([e.name, str(e.args[0]), e.kind.value, e.state.value, e.result] for e in ledger),
+        "ledger": sorted(
+            [e.name, str(e.args[0]), e.kind.value, e.state.value, e.result] for e in ledger
+        ),
         "asks": sorted([a.question, a.state.value, a.answered_by or "", a.value] for a in asks),
         "behind": back_door(scene),
         "files": _files(scene),
@@ -193,10 +197,14 @@ def back_door(scene: Scene) -> dict[str, Any]:
         return {}
     db = sqlite3.connect(scene.place / "store.db")
     try:
-        has_table = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'booked'").fetchone()[0]
+        has_table = db.execute(
+            "SELECT count(*) FROM sqlite_master WHERE name = 'booked'"
+        ).fetchone()[0]
         booked = [row[0] for row in db.execute("SELECT label FROM booked")] if has_table else []
         mail = db.execute("SELECT count(*) FROM perdure_mail").fetchone()[0]
-        held = db.execute("SELECT count(*) FROM perdure_runs WHERE holder IS NOT NULL").fetchone()[0]
+        held = db.execute("SELECT count(*) FROM perdure_runs WHERE holder IS NOT NULL").fetchone()[
+            0
+        ]
         return {"booked": booked, "unread": mail, "held": held}
     finally:
         db.close()
@@ -244,8 +252,12 @@ async def broken_rules(runtime: Runtime, row: Any) -> list[str]:
         name = ONCE_EACH.get(type(record))
         if name is not None and getattr(record, "kind", "") != "contained":
             counts[type(record).__name__, getattr(record, name)] += 1
-    wrong += [f"{row.graph}: {n} times {what} {which}" for (what, which), n in counts.items() if n > 1]
-    steps = [r.checkpoint for _s, _f, r in entries if isinstance(r, rec.StepCommitted) and r.scope == ""]
+    wrong += [
+        f"{row.graph}: {n} times {what} {which}" for (what, which), n in counts.items() if n > 1
+    ]
+    steps = [
+        r.checkpoint for _s, _f, r in entries if isinstance(r, rec.StepCommitted) and r.scope == ""
+    ]
     if steps != list(range(1, len(steps) + 1)):
         wrong.append(f"{row.graph}: checkpoints are {steps}")
     ends = [seq for seq, _frame, record in entries if isinstance(record, rec.RunEnded)]

@@ -140,5 +140,8 @@ class Family:
 
     def logs(self) -> str:
         """Return the output of all children."""
-        texts = [(path.name, path.read_text(errors="replace")) for path in sorted(self.place.glob("*.log"))]
+        texts = [
+            (path.name, path.read_text(errors="replace"))
+            for path in sorted(self.place.glob("*.log"))
+        ]
         return "\n".join(f"--- {name}\n{text}" for name, text in texts if text)

@@ -21,7 +21,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -82,7 +81,7 @@ def run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         code = typer.main.get_command(app).main(
-            args=arguments, prog_name="perdure", standalone_mode=False
+            args=arguments or ["--help"], prog_name="perdure", standalone_mode=False
         )
     except TyperException as error:
         return print_error(_usage(error), as_json=as_json)

@@ -71,6 +71,8 @@ _STYLES = {
 
 
 def _style(cell: str) -> str:
+    if cell.startswith("!!"):
+        return "bold red"
     return _STYLES.get(cell.partition(" ")[0], "")
 
 

@@ -58,9 +58,8 @@ def check_exists(url: str) -> None:
     path = parse_url(url).path
     if not path.exists():
         msg = (
-            f"there is no store at {str(path)!r}; nothing was created. 'perdure run', 'perdure "
-            "start' "
-            f"and 'perdure worker' create it; --store or {VARIABLE} names another place"
+            f"there is no store at {str(path)!r}; nothing was created. 'perdure run', "
+            f"'perdure start' and 'perdure worker' create it; --store or {VARIABLE} names another"
         )
         raise StoreUnavailable(msg, url=url, path=str(path))
 

@@ -1,7 +1,7 @@
 """Limits and default settings of the command line, each with its unit and its reason."""
 
 FOREGROUND_WAIT_S = 60.0
-"""`perdure run` stays through timers that are due within this time, in seconds, and leaves at others."""
+"""`perdure run` stays through timers that are due within so many seconds, and leaves at others."""
 
 POLL_S = 0.25
 """Longest time between two looks at a run that is followed, when nothing tells of it."""

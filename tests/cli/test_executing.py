@@ -1,0 +1,243 @@
+"""`run`, `start` and `worker` in real processes."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from tests.cli.conftest import FLOWS, end
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_run_prints_progress_to_stderr_and_the_result_to_stdout(cli):
+    done = cli("run", f"{FLOWS}:hello", "--input", '"ada"')
+    assert (done.code, json.loads(done.out)) == (0, "hello ada")
+    assert "run succeeded" in done.err
+
+
+def test_run_converts_json_to_the_declared_types(cli):
+    given = {
+        "order_id": "o-1",
+        "at": "2026-11-29T10:00:00Z",
+        "size": "l",
+        "items": [{"sku": "x", "price": "1.50"}],
+    }
+    waiting = cli("run", f"{FLOWS}:refunds", "--input", json.dumps(given), "--json")
+    assert waiting.code == 13
+    ask_id = waiting.json["outlook"]["blockers"][0]["wait"]["subject"]
+    cli("approve", ask_id, "--value", '{"granted": true, "limit": 4}', "--by", "ada")
+    cli.worker("refunds")
+    shown = cli.until(waiting.json["run"]["id"], "succeeded")
+    assert shown["state"]["notes"] == ["ada: True", "datetime", "LARGE"]
+    assert shown["state"]["items"] == [{"$type": "Item", "sku": "x", "price": "1.50"}]
+
+
+def test_run_that_waits_says_for_what_and_the_next_commands(cli):
+    done = cli("run", f"{FLOWS}:refunds", "--input", '{"order_id": "o-1"}')
+    assert done.code == 13
+    assert "waits for approval" in done.out
+    assert "Refund o-1?" in done.out
+    asked = json.dumps({"granted": True, "limit": 0})
+    assert f"--value '{asked}' --by NAME" in done.out
+    assert f"perdure worker {FLOWS}:refunds" in done.out
+    assert "error" not in done.err
+
+
+def test_run_stays_through_a_short_timer_and_leaves_at_a_long_one(cli):
+    assert cli("run", f"{FLOWS}:nap", "--input", "0.4").code == 0
+    done = cli("run", f"{FLOWS}:nap", "--input", "3600")
+    assert done.code == 13
+    assert "goes on at" in done.out
+
+
+def test_failed_run_exits_with_the_code_of_the_catalogue(cli):
+    done = cli("run", f"{FLOWS}:burst", "--input", "null")
+    assert done.code == 10
+    assert "error PD401" in done.err
+    assert "\x1b" not in done.err + done.out
+    as_json = cli("run", f"{FLOWS}:burst", "--input", "null", "--json")
+    assert as_json.code == 10
+    assert as_json.json["error"]["code"] == "PD401"
+    assert as_json.json["run"]["failure"]["type"] == "RuntimeError"
+
+
+def test_same_key_gives_the_first_run(cli):
+    first = cli.run_id("hello", "ada", "--key", "k")
+    assert cli.run_id("hello", "ada", "--key", "k") == first
+    other = cli("start", f"{FLOWS}:hello", "--input", '"bob"', "--key", "k")
+    assert (other.code, other.err[:11]) == (5, "error PD301")
+    done = cli("run", f"{FLOWS}:hello", "--input", '"ada"', "--key", "k", "--json")
+    assert (done.json["run"]["id"], done.json["result"]) == (first, "hello ada")
+
+
+def test_start_only_enqueues(cli):
+    run_id = cli.run_id("hello", "ada", "--thread", "t", "--tenant", "x", "--priority", "2")
+    row = cli("show", run_id, "--json").json["run"]
+    assert (row["status"], row["thread"], row["tenant"], row["priority"]) == (
+        "pending",
+        "t",
+        "x",
+        2,
+    )
+
+
+def test_start_takes_a_delay_and_refuses_a_busy_thread(cli):
+    run_id = cli.run_id("hello", "ada", "--thread", "t", "--delay", "3600")
+    assert "pending until" in cli("ps").out
+    done = cli("start", f"{FLOWS}:hello", "--thread", "t", "--on-busy", "reject", "--input", '"b"')
+    assert (done.code, "PD303" in done.err) == (5, True)
+    assert run_id in cli("ps").out
+
+
+def test_worker_executes_and_drains_on_sigterm(cli):
+    run_id = cli.run_id("steps", {"order_id": "o-1"})
+    first = cli.worker("steps")
+    cli.until(run_id, "running")
+    code, err = end(first)
+    assert code == 0, err
+    assert "drained" in err
+    shown = cli("show", run_id, "--json").json
+    assert shown["run"]["status"] == "pending"
+    assert shown["leases"][-1]["reason"] == "drained"
+    cli.worker("steps")
+    shown = cli.until(run_id, "succeeded")
+    assert shown["state"]["notes"] == [f"step {n}" for n in range(40)]
+    assert len(shown["leases"]) == 2
+    assert shown["takeovers"] == []
+
+
+def test_second_signal_cuts_the_window_short(cli):
+    run_id = cli.run_id("charges", {"order_id": "o-1"})
+    worker = cli.worker("charges", "--drain-window=300", CHARGE_S="300")
+    cli.charged()
+    worker.send_signal(signal.SIGTERM)
+    assert "draining 1 run " in worker.stderr.readline()
+    code, _err = end(worker)
+    assert code == 0
+    shown = cli("show", run_id, "--json").json
+    assert shown["run"]["status"] == "pending"
+    assert [effect["state"] for effect in shown["effects"]] == ["intended"]
+
+
+def test_ctrl_c_of_run_drains_and_says_how_to_go_on(cli):
+    process = cli.start("run", f"{FLOWS}:steps", "--input", '{"order_id": "o-1"}')
+    while "step 1" not in process.stderr.readline():
+        pass
+    code, err = end(process, signal.SIGINT)
+    assert code == 130
+    assert f"perdure worker {FLOWS}:steps" in err
+    (row,) = cli("ps", "--json").json["runs"]
+    assert row["status"] == "pending"
+    cli.worker("steps")
+    assert len(cli.until(row["id"], "succeeded")["state"]["notes"]) == 40
+
+
+def test_killed_worker_shows_in_show_and_the_effect_is_decided(cli):
+    run_id = cli.run_id("charges", {"order_id": "o-1"})
+    worker = cli.worker("charges", CHARGE_S="300")
+    cli.charged()
+    end(worker, signal.SIGKILL)
+    second = cli.worker("charges")
+    shown = cli.until(run_id, "needs_decision")
+    (takeover,) = shown["takeovers"]
+    assert takeover["nodes"] == ["1:take_money"]
+    (in_flight,) = takeover["effects"]
+    (uncertain,) = shown["uncertain"]
+    assert in_flight["id"] == uncertain
+    text = cli("show", run_id).out
+    assert "died or lost its lease here" in text
+    assert "without an outcome then: node 1:take_money" in text
+    assert f"intended without a result then: effect charge, kind once [{uncertain}]" in text
+    assert f"perdure resolve {uncertain} --not-happened --by NAME" in text
+
+    doctor = cli("doctor", "--json").json
+    codes = {finding["code"] for finding in doctor["findings"]}
+    assert {"run_parked", "effect_uncertain"} <= codes
+    assert doctor["is_sound"]
+
+    decided = ["resolve", uncertain, "--happened", "--result", '"paid-by-hand"', "--by", "ada"]
+    assert cli(*decided).code == 0
+    again = cli(*decided)
+    assert (again.code, "PD305" in again.err) == (5, True)
+    shown = cli.until(run_id, "succeeded")
+    assert shown["state"]["notes"] == ["paid-by-hand"]
+    assert (cli.folder / "charged").read_text() == "o-1\n"
+    assert end(second)[0] == 0
+
+
+def test_not_happened_sends_the_effect_again(cli):
+    run_id = cli.run_id("charges", {"order_id": "o-1"})
+    end_now = cli.worker("charges", CHARGE_S="300")
+    cli.charged()
+    end(end_now, signal.SIGKILL)
+    cli.worker("charges")
+    (uncertain,) = cli.until(run_id, "needs_decision")["uncertain"]
+    done = cli("resolve", uncertain, "--not-happened", "--by", "ada", "--json")
+    assert done.json["decision"] == "not_happened"
+    cli.until(run_id, "succeeded")
+    assert (cli.folder / "charged").read_text() == "o-1\no-1\n"
+
+
+def test_run_that_nobody_took_over_yet_says_so(cli):
+    run_id = cli.run_id("charges", {"order_id": "o-1"})
+    worker = cli.worker("charges", "--lease-ttl=0.6", CHARGE_S="300")
+    cli.charged()
+    end(worker, signal.SIGKILL)
+    time.sleep(0.8)
+    assert "nobody has taken the run over yet" in cli("show", run_id).out
+    assert "its lease has ended" in cli("ps").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["run", "nothing.py:graph"], 2, "there is no file"),
+        (["run", "no.such.module:graph"], 2, "there is no module"),
+        (["run", f"{FLOWS}:refund"], 2, f"did you mean {FLOWS}:refunds?"),
+        (["run", f"{FLOWS}:Order"], 2, "is a type"),
+        (["run", str(FLOWS)], 2, "write path/to/file.py:graph"),
+        (["run", f"{FLOWS}:refunds", "--input", "{"], 2, "--input"),
+        (["run", f"{FLOWS}:refunds", "--input", "[1]"], 2, "must be a JSON object"),
+        (["run", f"{FLOWS}:refunds", "--input", "@nothing.json"], 2, "can't be read"),
+        (["run", f"{FLOWS}:refunds", "--input", '{"order_id": 7}'], 2, "field 'order_id'"),
+        (["run", f"{FLOWS}:refunds", "--input", '{"ordr": "7"}'], 2, "ordr"),
+        (["run", f"{FLOWS}:refunds", "--input", '{"order_id": NaN}'], 2, "is no JSON"),
+        (["start", f"{FLOWS}:hello", "--store", "memory://"], 2, "memory store ends"),
+        (["worker", f"{FLOWS}:hello", "--concurrency", "0"], 2, "--concurrency"),
+    ],
+)
+def test_mistakes_are_named(inside, arguments, code, says):
+    done = inside(*arguments)
+    assert (done.code, says in done.err) == (code, True), done.err
+    assert done.err.startswith("error PD1")
+    if arguments[0] != "worker":
+        as_json = inside(*arguments, "--json")
+        assert (as_json.code, as_json.json["error"]["exit_code"]) == (code, code)
+
+
+def test_file_that_breaks_shows_where(cli):
+    (cli.folder / "broken.py").write_text("import perdure\n\nnothing.here()\n")
+    done = cli("run", "broken.py:graph")
+    assert done.code == 2
+    assert "NameError" in done.err
+    assert 'broken.py", line 3' in done.err
+
+
+def test_files_import_their_neighbours_and_packages(cli):
+    greet = "\n\nasync def greet(name: str) -> str:\n    return WORD + name\n"
+    files = {
+        "plain/near.py": "WORD = 'hi '\n",
+        "plain/calendar.py": "from near import WORD\n" + greet,  # named as a standard module
+        "shop/__init__.py": "",
+        "shop/words.py": "WORD = 'hey '\n",
+        "shop/flow.py": "from shop.words import WORD\n" + greet,
+    }
+    for name, text in files.items():
+        path = cli.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert cli("run", "plain/calendar.py:greet", "--input", '"ada"').out == '"hi ada"\n'
+    assert cli("run", "shop/flow.py:greet", "--input", '"ada"').out == '"hey ada"\n'
+    assert cli("run", "shop.flow:greet", "--input", '"ada"').out == '"hey ada"\n'

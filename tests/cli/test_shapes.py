@@ -1,0 +1,91 @@
+"""The keys of every JSON shape: a difference is a reviewed decision, documented in docs/cli.md."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import FLOWS, end
+
+SNAPSHOT = Path(__file__).with_name("shapes.json")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+
+FREE = {"state", "result", "body", "fields", "schema_of_answer", "value", "args", "kwargs"}
+"""What users put in: no keys of ours. (`schema` of an ask, too.)"""
+
+
+def shape(value, name=""):
+    """Return the keys of JSON-like data; a list is its first item."""
+    if name in FREE or (name == "schema" and not isinstance(value, int)):
+        return "free"
+    if isinstance(value, dict):
+        return {key: shape(item, key) for key, item in sorted(value.items())}
+    if isinstance(value, list):
+        return [shape(value[0], name)] if value else []
+    return "value"
+
+
+@pytest.fixture
+def shapes(cli):
+    """Run every command with --json, over a store with something of everything."""
+    charged = cli.run_id("charges", {"order_id": "o"})
+    worker = cli.worker("charges", CHARGE_S="300")
+    cli.charged()
+    end(worker, signal.SIGKILL)
+    other = cli.worker("charges")
+    shown = cli.until(charged, "needs_decision")
+    asking = cli("run", f"{FLOWS}:refunds", "--input", '{"order_id": "o"}', "--json").json
+    failing = cli("run", f"{FLOWS}:burst", "--input", "null", "--json").json
+    ask_id = asking["outlook"]["blockers"][0]["wait"]["subject"]
+    asking_id = asking["run"]["id"]
+    found = {
+        "run (waits)": asking,
+        "run (failed)": failing,
+        "run (succeeded)": cli(
+            "run", f"{FLOWS}:hello", "--input", '"a"', "--thread", "t", "--json"
+        ).json,
+        "start": cli("start", f"{FLOWS}:listen", "--input", '"go"', "--json").json,
+        "ps": cli("ps", "--json").json,
+        "ps --workers": cli("ps", "--workers", "--json").json,
+        "show (ask)": cli("show", asking_id, "--json").json,
+        "show (lost holder)": shown,
+        "history": cli("history", "t", "--json").json,
+        "approve (list)": cli("approve", "--json").json,
+        "signal": cli("signal", asking_id, "topic", "--json").json,
+        "doctor": cli("doctor", "--json").json,
+        "error": cli("show", "r_x", "--json").json,
+    }
+    answer = ["--value", '{"granted": true, "limit": 1}', "--by", "ada", "--json"]
+    found["approve"] = cli("approve", ask_id, *answer).json
+    end(other)
+    found["resolve"] = cli(
+        "resolve", shown["uncertain"][0], "--not-happened", "--by", "a", "--json"
+    ).json
+    found["cancel"] = cli("cancel", charged, "--json").json
+    return {name: shape(value) for name, value in found.items()}
+
+
+@pytest.mark.timeout(90)
+def test_shapes_are_those_of_the_snapshot(shapes):
+    if os.environ.get("WRITE_SHAPES"):  # after a reviewed change
+        SNAPSHOT.write_text(json.dumps(shapes, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    assert json.loads(SNAPSHOT.read_text(encoding="utf-8")) == shapes
+
+
+def keys(value):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from keys(item)
+    if isinstance(value, list):
+        for item in value:
+            yield from keys(item)
+
+
+def test_every_key_is_documented():
+    page = PAGE.read_text(encoding="utf-8")
+    snapshot = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
+    named = {key for body in snapshot.values() for key in keys(body)}
+    assert sorted(key for key in named if f"`{key}`" not in page) == []

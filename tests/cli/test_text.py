@@ -1,0 +1,69 @@
+"""Nothing that a user stored steers the terminal."""
+
+import io
+import json
+
+import pytest
+
+from perdure.cli import _output, _text
+from perdure.errors import NotFound
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("two\nlines\tand tabs", "two lines and tabs"),
+        ("\x1b[31mred", "\N{REPLACEMENT CHARACTER}[31mred"),
+        ("\x9b31mred", "\N{REPLACEMENT CHARACTER}31mred"),
+        ("a\u202eb", "a\N{REPLACEMENT CHARACTER}b"),
+        ("bell\x07", "bell\N{REPLACEMENT CHARACTER}"),
+        ("grüße 日本", "grüße 日本"),
+        ("x" * 10, "xxxx…"),
+    ],
+)
+def test_clean(text, shown):
+    assert _text.clean(text, 5 if text.startswith("xxx") else 100) == shown
+
+
+def test_json_is_escaped(capsys):
+    _output.print_json({"text": "\x1b[31m\x9b\u202e"})
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert "\x1b" not in out
+    assert json.loads(out) == {"schema": 1, "text": "\x1b[31m\x9b\u202e"}
+
+
+def test_error_is_cleaned_and_has_its_next_commands(capsys):
+    code = _output.print_error(NotFound("no \x1b[1mrun"), as_json=False, following=["perdure ps"])
+    assert code == 4
+    shown = "error PD200: no \N{REPLACEMENT CHARACTER}[1mrun\nnext: perdure ps\n"
+    assert capsys.readouterr().err == shown
+
+
+def test_table_on_a_terminal_reads_no_markup(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    _output.table(("run", "what"), [("r_1", "[bold]not bold[/bold] :smile: \x1b[2J")])
+    assert "[bold]not bold[/bold] :smile:" in terminal.getvalue()
+    assert "\x1b[2J" not in terminal.getvalue()
+
+
+def test_table_without_a_terminal_is_plain_and_whole(capsys):
+    _output.table(("a", "b"), [("1", "x" * 300), ("22", "")])
+    assert capsys.readouterr().out == f"A   B\n1   {'x' * 300}\n22\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.0004, "0 ms"), (0.25, "250 ms"), (59, "59.0 s"), (119, "119.0 s"), (120, "2 min"),
+     (7200, "2 h"), (172800, "2 d")],
+)  # fmt: skip
+def test_duration(seconds, shown):
+    assert _text.duration(seconds) == shown
