@@ -101,12 +101,12 @@ async def worker(scene: Scene, injector: Injector | None, *, starts: bool = Fals
 
 async def person(scene: Scene, injector: Injector | None) -> None:
     """Answer what is asked, decide what is uncertain by the service's truth, cancel what is to be undone; until the end."""
+    has_cancelled = scene.play != "undo"
     async with scene.runtime(worker=False, injector=injector) as runtime:
         while not await _is_over(runtime):
             await _answer(runtime)
             await _decide(runtime)
-            if scene.play == "undo":
-                await _cancel(runtime)
+            has_cancelled = has_cancelled or await _cancel(runtime)
             await asyncio.sleep(LOOK_S)
 
 
@@ -137,14 +137,14 @@ async def _decide(runtime: Runtime) -> None:
             pass
 
 
-async def _cancel(runtime: Runtime) -> None:
+async def _cancel(runtime: Runtime) -> bool:
+    """Cancel the parent once it and its child stand still; return whether that was done. Once must be enough."""
     rows = await runtime.runs()
-    if len(rows) == 2 and all(row.status == "waiting" for row in rows):
-        parent = next(row for row in rows if row.parent is None)
-        try:
-            await runtime.cancel(parent.run_id, compensate=True, by="person")
-        except RunFinal:
-            pass
+    if len(rows) < 2 or any(row.status != "waiting" for row in rows):
+        return False
+    parent = next(row for row in rows if row.parent is None)
+    await runtime.cancel(parent.run_id, compensate=True, by="person")
+    return True
 
 
 # -- looking at the end --------------------------------------------------------------------------------
@@ -165,14 +165,18 @@ async def observe(runtime: Runtime, scene: Scene) -> dict[str, Any]:
         wrong += await _broken_rules(runtime, row)
     truth = await OUTSIDE.truth()
     once = {name: n for name, n in truth["asked"].items() if name.startswith("once/")}
-    wrong += [f"{name} was asked {n} times" for name, n in once.items() if n != truth["acts"].get(name)]
+    wrong += [
+        f"{name} was asked {n} times" for name, n in once.items() if n != truth["acts"].get(name)
+    ]
     ledger = await runtime.effects(None)
     asks = await runtime.asks(open=False)
     return {
         "runs": {row.graph: row.status.value for row in rows},
         "states": {row.graph: await _state(runtime, row) for row in rows},
         "acts": truth["acts"],
-        "ledger": sorted([e.name, str(e.args[0]), e.kind.value, e.state.value, e.result] for e in ledger),
+        "ledger": sorted(
+            [e.name, str(e.args[0]), e.kind.value, e.state.value, e.result] for e in ledger
+        ),
         "asks": sorted([a.question, a.state.value, a.answered_by or "", a.value] for a in asks),
         "behind": back_door(scene),
         "files": _files(scene),
@@ -193,10 +197,14 @@ def back_door(scene: Scene) -> dict[str, Any]:
         return {}
     db = sqlite3.connect(scene.place / "store.db")
     try:
-        has_table = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'booked'").fetchone()[0]
+        has_table = db.execute(
+            "SELECT count(*) FROM sqlite_master WHERE name = 'booked'"
+        ).fetchone()[0]
         booked = [row[0] for row in db.execute("SELECT label FROM booked")] if has_table else []
         mail = db.execute("SELECT count(*) FROM perdure_mail").fetchone()[0]
-        held = db.execute("SELECT count(*) FROM perdure_runs WHERE holder IS NOT NULL").fetchone()[0]
+        held = db.execute("SELECT count(*) FROM perdure_runs WHERE holder IS NOT NULL").fetchone()[
+            0
+        ]
         return {"booked": booked, "unread": mail, "held": held}
     finally:
         db.close()
@@ -244,8 +252,12 @@ async def _broken_rules(runtime: Runtime, row: Any) -> list[str]:
         name = ONCE_EACH.get(type(record))
         if name is not None and getattr(record, "kind", "") != "contained":
             counts[type(record).__name__, getattr(record, name)] += 1
-    wrong += [f"{row.graph}: {n} times {what} {which}" for (what, which), n in counts.items() if n > 1]
-    steps = [r.checkpoint for _s, _f, r in entries if isinstance(r, rec.StepCommitted) and r.scope == ""]
+    wrong += [
+        f"{row.graph}: {n} times {what} {which}" for (what, which), n in counts.items() if n > 1
+    ]
+    steps = [
+        r.checkpoint for _s, _f, r in entries if isinstance(r, rec.StepCommitted) and r.scope == ""
+    ]
     if steps != list(range(1, len(steps) + 1)):
         wrong.append(f"{row.graph}: checkpoints are {steps}")
     ends = [seq for seq, _frame, record in entries if isinstance(record, rec.RunEnded)]

@@ -30,6 +30,7 @@ class Injector:
         self._chosen = chosen
         self._counts: Counter[str] = Counter()
         self._rest = b""
+        self._offset = 0
         self._log = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
 
     def __call__(self, name: str) -> None:
@@ -49,7 +50,8 @@ class Injector:
             fcntl.lockf(self._log, fcntl.LOCK_UN)
 
     def _catch_up(self) -> None:
-        while block := os.read(self._log, 1 << 16):
+        while block := os.pread(self._log, 1 << 16, self._offset):
+            self._offset += len(block)
             *lines, self._rest = (self._rest + block).split(b"\n")
             self._counts.update(line.decode() for line in lines)
 

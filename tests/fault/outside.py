@@ -22,7 +22,9 @@ class Outside:
         self.port = 0
         self.is_chosen: Callable[[str], bool] = lambda _name: False
 
-    async def act(self, endpoint: str, label: str, *, key: str = "", value: Any = None, **more: Any) -> str:
+    async def act(
+        self, endpoint: str, label: str, *, key: str = "", value: Any = None, **more: Any
+    ) -> str:
         """Ask the service to do something; return its receipt."""
         body = {"label": label, "key": key, "value": value, **more}
         headers = {"X-Pid": str(os.getpid())}
@@ -52,7 +54,11 @@ class Outside:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             encoded = b"" if body is None else json.dumps(body).encode()
-            lines = [f"{method} {path} HTTP/1.1", "Host: service", f"Content-Length: {len(encoded)}"]
+            lines = [
+                f"{method} {path} HTTP/1.1",
+                "Host: service",
+                f"Content-Length: {len(encoded)}",
+            ]
             lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
             writer.write("\r\n".join([*lines, "", ""]).encode() + encoded)
             await writer.drain()

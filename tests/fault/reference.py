@@ -219,11 +219,14 @@ async def settle(state: Order, ctx: Context) -> dict[str, Any]:
     return {"log": [paid, booked, tip, sent]}
 
 
-@order.node
+@order.node(retry=QUICK)
 async def workshop(state: Order, ctx: Context) -> dict[str, Any]:
     if not state.with_sandbox:
         return {}
     written = [await ctx.call(scribble, "notes.txt", f"line {n}") for n in range(2)]
+    if ctx.attempt == 1:
+        msg = "the first try of the workshop"
+        raise RuntimeError(msg)
     receipt = await ctx.call(reserve, f"{state.label}-workshop")
     written.append(await ctx.call(scribble, "notes.txt", receipt))
     return {"total": sum(written)}

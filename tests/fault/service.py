@@ -53,7 +53,9 @@ class Ledger:
             sql = "SELECT count(*) FROM acts WHERE endpoint = ? AND key = ?"
             is_known = self._db.execute(sql, (endpoint, key)).fetchone()[0] > 0
             if not (is_known and endpoint in DEDUPING):
-                self._db.execute("INSERT INTO acts VALUES (?, ?, ?, ?)", (endpoint, label, key, value))
+                self._db.execute(
+                    "INSERT INTO acts VALUES (?, ?, ?, ?)", (endpoint, label, key, value)
+                )
 
     def has(self, endpoint: str, key: str) -> str | None:
         """Return the label of what was done under a key, or None."""

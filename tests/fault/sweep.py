@@ -26,7 +26,7 @@ from tests.fault.injector import Injector, Point, points_in
 from tests.fault.processes import Child, Family, fork
 
 URL = "sqlite:///{place}/store.db"
-DEADLINE_S = 30.0
+DEADLINE_S = 20.0
 STOP_S = 10.0
 UNDISTURBED = 3
 """Undisturbed runs that the points are taken from: how commits group varies a little."""
@@ -124,7 +124,9 @@ class _Play:
             person.wait(self.family.left_s)
         self.replace_dead(outcome)
         if person.status != 0:
-            outcome.differences.append(f"not over after {self.family.deadline_s} s (person: {person.status})")
+            outcome.differences.append(
+                f"not over after {self.family.deadline_s} s (person: {person.status})"
+            )
         self.stop(outcome)
         self.look(outcome)
 
@@ -133,7 +135,9 @@ class _Play:
         child = self.family.fork("starter", lambda: actors.starter(self.scene, injector))
         child.wait(self.family.left_s)
         if child.was_killed:
-            self.family.fork("starter", lambda: actors.starter(self.scene, None)).wait(self.family.left_s)
+            self.family.fork("starter", lambda: actors.starter(self.scene, None)).wait(
+                self.family.left_s
+            )
 
     def work(self, *, is_first: bool) -> None:
         injector = None
@@ -203,7 +207,9 @@ def record(case: Case, url: str, root: Path) -> tuple[list[Point], dict[str, Any
     return points_in(log) if log.exists() else [], outcome.seen
 
 
-def plan(url: str, root: Path, plays: dict[str, tuple[str, ...]]) -> tuple[list[Case], dict[str, Any]]:
+def plan(
+    url: str, root: Path, plays: dict[str, tuple[str, ...]]
+) -> tuple[list[Case], dict[str, Any]]:
     """Return a case for every point that some undisturbed run reaches, and what undisturbed runs end with."""
     cases: list[Case] = []
     expected: dict[str, Any] = {}
@@ -221,25 +227,27 @@ def plan(url: str, root: Path, plays: dict[str, tuple[str, ...]]) -> tuple[list[
 
 
 def sample(cases: list[Case]) -> list[Case]:
-    """Return the first, middle and last case of each name, in every play; variants in turn."""
-    groups: dict[tuple[str, str], list[Case]] = {}
+    """Return the first, middle and last case of each name; plays and variants in turn, so that all of them occur."""
+    groups: dict[str, dict[tuple[str, str], list[Case]]] = {}
     for case in cases:
         if case.point is not None:
-            groups.setdefault((case.play, case.point.name), []).append(case)
+            group = groups.setdefault(case.point.name, {})
+            group.setdefault((case.play, case.variant), []).append(case)
     chosen: list[Case] = []
     for turn, group in enumerate(groups.values()):
-        variants = sorted({case.variant for case in group})
+        lines = list(group.values())
         for position in range(3):
-            variant = variants[(turn + position) % len(variants)]
-            own = [case for case in group if case.variant == variant]
-            chosen.append(own[(len(own) - 1) * position // 2])
+            line = lines[(turn + position) % len(lines)]
+            chosen.append(line[(len(line) - 1) * position // 2])
     return list(dict.fromkeys(chosen))
 
 
 # -- all of it -------------------------------------------------------------------------------------------
 
 
-def sweep(cases: list[Case], expected: dict[str, Any], url: str, root: Path, jobs: int) -> list[Outcome]:
+def sweep(
+    cases: list[Case], expected: dict[str, Any], url: str, root: Path, jobs: int
+) -> list[Outcome]:
     """Play all cases, `jobs` at a time."""
     lanes = []
     for lane in range(jobs):
@@ -265,9 +273,15 @@ def _lane(cases: list[Case], expected: dict[str, Any], url: str, root: Path) -> 
         for number, case in enumerate(cases):
             outcome = _until_reached(case, url, root / f"case-{number}")
             compare(outcome, expected[case.play])
-            raw = {**asdict(outcome), "point": asdict(case.point) if case.point else None, "seen": {}}
+            raw = {
+                **asdict(outcome),
+                "point": asdict(case.point) if case.point else None,
+                "seen": {},
+            }
             results.write(json.dumps(raw) + "\n")
             results.flush()
+            for difference in outcome.differences:
+                sys.stdout.write(f"{case}: {difference[:1000]}\n")
 
 
 def _until_reached(case: Case, url: str, place: Path) -> Outcome:
@@ -304,10 +318,14 @@ def report(outcomes: list[Outcome]) -> dict[str, Any]:
 def main(argv: list[str] | None = None) -> int:
     """Run a sweep; exit 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default=URL, help="store; {place} stands for the folder of the case")
+    parser.add_argument(
+        "--url", default=URL, help="store; {place} stands for the folder of the case"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--full", action="store_true", help="every point, not a sample")
-    parser.add_argument("--play", action="append", choices=sorted(PLAYS), help="only this (may be repeated)")
+    parser.add_argument(
+        "--play", action="append", choices=sorted(PLAYS), help="only this (may be repeated)"
+    )
     parser.add_argument("--variant", action="append", help="only this (may be repeated)")
     parser.add_argument("--point", help="only this: NAME or NAME#NTH")
     parser.add_argument("--json", type=Path, help="write the report here")
@@ -334,7 +352,9 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps(found), encoding="utf-8")
     for each in found["differences"]:
-        sys.stdout.write(f"\n== {each['case']}\n{each['logs']}\n" + "\n".join(each["differences"]) + "\n")
+        sys.stdout.write(
+            f"\n== {each['case']}\n{each['logs']}\n" + "\n".join(each["differences"]) + "\n"
+        )
     sys.stdout.write(
         f"sweep: {len(found['names'])} names, {found['points']} points; {found['cases']} cases, {found['kills']} kills, "
         f"{len(found['not_reached'])} not reached, {len(found['differences'])} with differences; median "

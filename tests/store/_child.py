@@ -49,6 +49,16 @@ async def die(url: str, point: str) -> None:
         await store.decide(
             kit.EffectId("e_x"), happened=True, result_wire=None, by="ann", at_us=kit.T0
         )
+    elif kind == "expire":
+        await store.expire(kit.AskId("a_x"), at_us=kit.T0)
+    elif kind == "renew":
+        row = await kit.the_run(store, "r_a")
+        held = [(row.run_id, row.token)]
+        worker_id = WorkerId(row.holder or "")
+        await store.renew(worker_id, held, now_us=kit.T0, lease_until_us=2 * kit.FAR)
+    elif kind in {"register", "forget"}:
+        await store.register_worker(kit.worker(WorkerId("w_new")))
+        await store.forget_worker(WorkerId("w_new"))
     elif kind == "transact":
         row = await kit.the_run(store, "r_a")
 

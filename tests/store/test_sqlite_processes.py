@@ -144,6 +144,14 @@ async def _has_happened(store: SqliteStore, kind: str) -> bool:
     if kind == "decide":
         effect = await store.read_effect(EffectId("e_x"))
         return effect is not None and effect.decision == "happened"
+    if kind == "expire":
+        asks = await store.read_ask(kit.AskId("a_x"))
+        return asks is not None and asks.state is AskState.EXPIRED
+    if kind == "renew":
+        return run.ready_at_us == 2 * kit.FAR
+    if kind in {"register", "forget"}:
+        is_known = any(worker.worker_id == "w_new" for worker in await store.find_workers())
+        return is_known is (kind == "register")
     tables = await store._read("tables", lambda db: db.execute("SELECT name FROM sqlite_master"
         " WHERE name = 'orders'").fetchall())  # fmt: skip
     assert bool(tables) is (run.last_seq == 3)

@@ -19,7 +19,7 @@ from perdure.cli._output import error_json, note, print_json, say
 from perdure.cli._store import DEFAULT_URL, check_shared, creating, with_store
 from perdure.cli._targets import load_target
 from perdure.cli._text import clean, clock_time, plural, pretty_json
-from perdure.cli.limits import FOREGROUND_WAIT_S, POLL_S
+from perdure.cli.limits import FOREGROUND_WAIT_S
 from perdure.engine import Run, Runtime, WorkerSettings
 from perdure.engine.limits import CONCURRENCY, DRAIN_WINDOW_S, HEARTBEAT_S, LEASE_TTL_S
 from perdure.engine.outlook import Outlook, Standing, outlook_of
@@ -65,6 +65,7 @@ async def drain(runtime: Runtime, interrupts: Interrupts, window_s: float | None
     """Drain the runtime's worker; a second signal cuts the window short."""
 
     async def hurry() -> None:
+        """Close without a window at the second interrupt."""
         await interrupts.second.wait()
         note("stopping at once; effects in flight stay recorded as intended")
         if runtime.worker is not None:
@@ -163,7 +164,7 @@ class Foreground:
             outlook = await outlook_of(engine, row)
             if not is_moving(outlook, engine.now_us()) and self.after >= row.last_seq:
                 return outlook
-            await engine.wait_for_news(run.id, mark, POLL_S)
+            await engine.wait_for_news(run.id, mark)
 
     async def leave(self, runtime: Runtime, run: Run, interrupts: Interrupts) -> int:
         """Drain after a signal; the run goes on where it stands, in any worker."""

@@ -148,9 +148,13 @@ def settle_sandbox(state: RunState) -> None:
     """
     for scope in state.scopes.values():
         for task in scope.tasks.values():
-            lost = [key for key, call in task.calls.items() if call.is_tentative]
-            for key in lost:
-                del task.calls[key]
+            _forget_tentative(task)
+
+
+def _forget_tentative(task: Task) -> None:
+    lost = [key for key, call in task.calls.items() if call.is_tentative]
+    for key in lost:
+        del task.calls[key]
 
 
 def _run_started(state: RunState, record: rec.RunStarted) -> None:
@@ -159,6 +163,10 @@ def _run_started(state: RunState, record: rec.RunStarted) -> None:
 
 def _nothing(_state: RunState, _record: Any) -> None:
     """Facts for the audit trail that a holder need not know."""
+
+
+def _lease_taken(state: RunState, _record: rec.LeaseTaken) -> None:
+    settle_sandbox(state)  # as this holder did when it loaded, so that every later load agrees
 
 
 def _node_started(state: RunState, record: rec.NodeStarted) -> None:
@@ -177,6 +185,7 @@ def _node_failed(state: RunState, record: rec.NodeFailed) -> None:
     task.failure = record.failure
     task.retry_at_us = record.retry_at_us
     task.attempt = record.attempt if record.retry_at_us is None else record.attempt + 1
+    _forget_tentative(task)  # its files go with it: the next execution finds the newest snapshot
 
 
 def plan_tasks(scope: Scope, step: int, specs: Iterable[rec.TaskSpec]) -> None:
@@ -377,7 +386,7 @@ def _ended(state: RunState, record: rec.RunEnded) -> None:
 
 _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     rec.RunStarted: _run_started,
-    rec.LeaseTaken: _nothing,
+    rec.LeaseTaken: _lease_taken,
     rec.NodeStarted: _node_started,
     rec.NodeFinished: _node_finished,
     rec.NodeFailed: _node_failed,

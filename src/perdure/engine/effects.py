@@ -54,6 +54,8 @@ async def _inside(act: Act) -> Any:
         try:
             async with act.turn():
                 value = await dispatch(act)
+            # crash-point: effect.inside.after
+            act.run.engine.services.probe("effect.inside.after")
         except Exception as error:  # the supervisor of effects: recorded, raised as EffectFailed
             due_us = retry_due(act, error, attempt=act.attempt + 1)
             act.refuse(failure_of(error, act.context.task.path), due_us)

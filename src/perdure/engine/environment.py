@@ -9,7 +9,7 @@ from perdure.clock import Services
 from perdure.codec import TypeRegistry, ValueCodec
 from perdure.core import fold
 from perdure.core.plan import GraphPlan
-from perdure.engine.limits import LEASE_MARGIN_S, LEASE_TTL_S
+from perdure.engine.limits import LEASE_MARGIN_S, LEASE_TTL_S, LOOK_PAUSE_S, LOOK_S_MAX
 from perdure.engine.loading import decode_cells, load_checkpoint
 from perdure.engine.queue import CommitQueue, StartQueue
 from perdure.errors import GraphInvalid, NotFound, PerdureError, UsageError
@@ -69,31 +69,28 @@ class Environment:
             if not waiter.done():
                 waiter.set_result(news)
 
-    async def wait_for_end(
-        self, run_id: str, waiter: "asyncio.Future[Any]", mark: int, timeout_s: float
-    ) -> Any:
-        """Return what the waiter is told, or None when the store changed or the time is over."""
-        if self.worker_id and not waiter.done():
-            # Most runs end in this process: the store is looked at only once in a while.
-            changed: asyncio.Future[Any] = asyncio.ensure_future(
-                self.services.clock.sleep(timeout_s)
-            )
-        else:
-            changed = asyncio.ensure_future(self.store.wait_for_change(timeout_s, since=mark))
-        try:
-            await asyncio.wait({waiter, changed}, return_when=asyncio.FIRST_COMPLETED)
-            if waiter.done():
-                self.drop_waiter(run_id, waiter)
-                return waiter.result()
-            return None
-        finally:
-            changed.cancel()
+    async def wait_for_end(self, waiter: "asyncio.Future[Any]", mark: int) -> Any:
+        """Return what the waiter is told, or None when the store has changed: look again.
 
-    async def wait_for_news(self, run_id: str, mark: int, timeout_s: float) -> None:
-        """Return when the run may have new records, or the time is over."""
+        Most runs end in this process, which tells the waiter. For the others any change of the
+        store is a reason to look, a few times a second at most, however many wait.
+        """
+        looking = asyncio.ensure_future(self._next_look(mark))
+        try:
+            await asyncio.wait({waiter, looking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            looking.cancel()
+        return waiter.result() if waiter.done() else None
+
+    async def _next_look(self, mark: int) -> None:
+        await self.services.clock.sleep(LOOK_PAUSE_S)
+        await self.store.wait_for_change(LOOK_S_MAX, since=mark)
+
+    async def wait_for_news(self, run_id: str, mark: int) -> None:
+        """Return when the run may have new records."""
         waiter = self.add_waiter(run_id)
         commits: asyncio.Future[Any] = asyncio.ensure_future(self.queue.next_commit(run_id))
-        changed = asyncio.ensure_future(self.store.wait_for_change(timeout_s, since=mark))
+        changed = asyncio.ensure_future(self.store.wait_for_change(LOOK_S_MAX, since=mark))
         try:
             await asyncio.wait({waiter, commits, changed}, return_when=asyncio.FIRST_COMPLETED)
         finally:

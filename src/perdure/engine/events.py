@@ -15,9 +15,6 @@ from perdure.errors import NotFound
 from perdure.ids import RunId
 from perdure.model import records as rec
 
-POLL_S = 0.25
-"""Longest time between two looks when nothing tells of a change."""
-
 _KINDS = {
     rec.RunStarted: "run_started",
     rec.LeaseTaken: "lease_taken",
@@ -148,4 +145,4 @@ async def follow(engine: Environment, run_id: str, after: int) -> AsyncIterator[
         if row.status.is_final and after >= row.last_seq:
             return
         if row.last_seq <= after:
-            await engine.wait_for_news(run_id, mark, POLL_S)
+            await engine.wait_for_news(run_id, mark)

@@ -74,6 +74,7 @@ class Execution:
         self.is_draining = False
         self.is_failing = False
         self.accepts_mail = False
+        self.is_concluding = False
         self._is_unproven = row.claims > 1
         self.stop_reason: str | None = None
         self.stop_failure: Failure | None = None
@@ -101,6 +102,8 @@ class Execution:
             if not is_fresh:
                 await self.take_mail()
             self.accepts_mail = True
+            if self.state.cancel is not None and self.stop_reason is None:
+                self.stop(CANCELLED)  # taken in by a holder that did not live to conclude
             if self.stop_reason is None and self.row.claims > CLAIMS_MAX:
                 self._park_exhausted()
             await self._supervise()
@@ -115,6 +118,7 @@ class Execution:
                 self._driver.drive(), name=f"perdure-{self.row.run_id}"
             )
             failure = await self._host_failure(self._host)
+        self.is_concluding = True
         if self.stop_reason == LOST:
             return
         if self.stop_reason == CANCELLED:

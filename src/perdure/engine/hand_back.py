@@ -1,7 +1,4 @@
-"""Give a claimed run back without executing it.
-
-the store refused a write, or its journal can't be read.
-"""
+"""Give a claimed run back that can't be executed: a write was refused, or it can't be read."""
 
 from perdure.engine.environment import Environment
 from perdure.engine.limits import HAND_BACK_DELAY_S

@@ -14,6 +14,9 @@ from perdure.engine.ports import CANCELLED, WAITING, HeldRun, NodePort
 from perdure.model import Mail, MailKind, MailTaken, Wait
 from perdure.model import records as rec
 
+_DIRECTING = frozenset({MailKind.CANCEL, MailKind.RETRY})
+"""Messages to the holder itself, which recording them uses up."""
+
 
 @dataclass(slots=True, eq=False)
 class Waiting:
@@ -132,6 +135,9 @@ class HeldWaits:
             return
         self.mail_seen = mail.mail_id
         taken = MailTaken(mail_ids=(mail.mail_id,))
+        is_stopping = self._run.stop_reason is not None or self._run.is_concluding
+        if is_stopping and mail.kind in _DIRECTING:
+            return  # too late for this holder; left in the store, it wakes the run after the release
         if mail.kind is MailKind.CANCEL:
             compensate = bool(self._run.engine.codec.decode(mail.body_wire))
             self._run.record(

@@ -61,9 +61,6 @@ CLAIM_BATCH = 64
 LIVENESS_POLL_S = 0.03
 """How often a worker looks whether a peer on its host died."""
 
-IDLE_POLL_S = 1.0
-"""Longest time between two looks for claimable runs when nothing wakes the worker."""
-
 DRAIN_WINDOW_S = 20.0
 """How long a drain lets nodes reach a boundary before it stops them.
 
@@ -111,3 +108,9 @@ MAIL_RETRY_S = 0.01
 
 HAND_BACK_DELAY_S = 0.5
 """Pause before a run that the store would not let go on is claimed again."""
+
+LOOK_PAUSE_S = 0.1
+"""Shortest time between two looks at a run whose end somebody awaits."""
+
+LOOK_S_MAX = 3600.0
+"""Longest time between two looks when the store tells of no change: a safety net, no poll."""

@@ -152,6 +152,8 @@ async def _reconcile(act: Act) -> tuple[bool, Any]:
             found = await bounded(act, lambda: awaited(act.effect.reconcile, request, act.key))
         except Exception as error:  # noqa: BLE001  # not knowing is an answer; the reason is kept
             found = Unknown(f"reconcile raised {type(error).__name__}: {error}")
+        # crash-point: effect.reconcile.after
+        act.run.engine.services.probe("effect.reconcile.after")
         if isinstance(found, Found):
             return True, act.confirm(found.result, via="reconcile")
         if isinstance(found, Absent):

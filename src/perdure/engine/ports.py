@@ -92,6 +92,7 @@ class HeldRun(RunPort, Protocol):
     journal: RunJournal
     is_draining: bool
     is_failing: bool
+    is_concluding: bool
     stop_reason: str | None
     stop_failure: Failure | None
 

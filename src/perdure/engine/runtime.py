@@ -57,9 +57,6 @@ from perdure.model import records as rec
 from perdure.store import make_store
 from perdure.store.api import AskQuery, EffectQuery, RunQuery, Store
 
-POLL_S = 0.25
-"""Longest time between two looks at a run whose end is awaited, when nothing tells of it."""
-
 
 class Run:
     """A run, from outside."""
@@ -549,43 +546,37 @@ class Runtime:
 
     async def wait_for_result(self, run_id: str, timeout_s: float | None) -> Any:
         """Return a run's result; see `Run.result`."""
-        waiter = self.engine.add_waiter(run_id)
+        if timeout_s is None:
+            return await self._result(run_id)
+        working = asyncio.ensure_future(self._result(run_id))
+        ringing = asyncio.ensure_future(self.engine.services.clock.sleep(timeout_s))
         try:
-            if timeout_s is None:
-                return await self._result(run_id, waiter)
-            clock = self.engine.services.clock
-            working = asyncio.ensure_future(self._result(run_id, waiter))
-            ringing = asyncio.ensure_future(clock.sleep(timeout_s))
-            try:
-                await asyncio.wait({working, ringing}, return_when=asyncio.FIRST_COMPLETED)
-                if working.done():
-                    return working.result()
-            finally:
-                working.cancel()
-                ringing.cancel()
-            msg = f"run {run_id!r} had not ended after {timeout_s} s; it goes on"
-            raise ResultTimedOut(msg, run_id=run_id, timeout_s=timeout_s)
+            await asyncio.wait({working, ringing}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
         finally:
-            self.engine.drop_waiter(run_id, waiter)
+            working.cancel()
+            ringing.cancel()
+            await asyncio.gather(working, ringing, return_exceptions=True)
+        msg = f"run {run_id!r} had not ended after {timeout_s} s; it goes on"
+        raise ResultTimedOut(msg, run_id=run_id, timeout_s=timeout_s)
 
-    async def _result(self, run_id: str, waiter: "asyncio.Future[Any]") -> Any:
-        """Look at the row, then wait for news of it.
-
-        News of this process is told; that of other processes is polled.
-        """
-        row = await self.read_row(run_id)
+    async def _result(self, run_id: str) -> Any:
+        """Look at the row, then wait for news of it."""
         while True:
-            # A parked run that was decided is only waiting for a worker to take it up again.
-            is_parked = row.status is RunStatus.NEEDS_DECISION and row.ready_at_us is None
-            if row.status.is_final or is_parked:
-                return await self._outcome(row)
-            mark = self.engine.store.change_mark()
-            told = await self.engine.wait_for_end(run_id, waiter, mark, POLL_S)
-            if told is not None:
-                status, values = told
-                if status is RunStatus.SUCCEEDED and values is not None:
-                    return result_of(self.engine.plan_named(row.graph, row.version), values)
-            row = await self.read_row(run_id)
+            waiter = self.engine.add_waiter(run_id)  # before the look, so that no news is missed
+            try:
+                mark = self.engine.store.change_mark()
+                row = await self.read_row(run_id)
+                # A parked run that was decided is only waiting for a worker to take it up again.
+                is_parked = row.status is RunStatus.NEEDS_DECISION and row.ready_at_us is None
+                if row.status.is_final or is_parked:
+                    return await self._outcome(row)
+                told = await self.engine.wait_for_end(waiter, mark)
+            finally:
+                self.engine.drop_waiter(run_id, waiter)
+            if told is not None and told[0] is RunStatus.SUCCEEDED and told[1] is not None:
+                return result_of(self.engine.plan_named(row.graph, row.version), told[1])
 
     async def _outcome(self, row: RunRow) -> Any:
         failure = row.failure

@@ -73,7 +73,10 @@ def new_run(
     now_us = engine.now_us()
     run_id = RunId(engine.services.ids.new("r", now_us))
     thread_id = ThreadId(checked_name(thread, "thread") if thread is not None else run_id)
-    values = plan.read_input(given, thread is None if is_first is None else is_first)
+    takes_all = thread is None if is_first is None else is_first
+    values = plan.read_input(given, takes_all)
+    # The digest must not depend on whether the thread has run before: the same start may come again later.
+    told = plan.read_input(given, False) if takes_all else values
     writes = encode_writes(engine, plan, values, "input field")
     record = rec.RunStarted(
         now_us,
@@ -90,7 +93,7 @@ def new_run(
         engine,
         record,
         digest=input_digest(
-            plan.name, plan.version, engine.codec.canonical([thread, values], "input")
+            plan.name, plan.version, engine.codec.canonical([thread, told], "input")
         ),
         on_busy=on_busy,
         priority=priority,

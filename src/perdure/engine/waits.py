@@ -198,6 +198,8 @@ async def _expire(context: NodePort, call: fold.Call) -> Mail | None:
     run = context.run
     await run.barrier()  # the ask must exist before it can be closed
     row = await run.engine.store.expire(call.call_id, at_us=max(run.now_us(), call.due_us or 0))  # type: ignore[arg-type]  # an ask's call id is its ask id
+    # crash-point: ask.expire.after
+    run.engine.services.probe("ask.expire.after")
     if row.state != AskState.ANSWERED:
         return None
     return await run.find_mail(MailKind.ANSWER, call.call_id)

@@ -23,7 +23,6 @@ from perdure.engine.limits import (
     CONCURRENCY,
     DRAIN_WINDOW_S,
     HEARTBEAT_S,
-    IDLE_POLL_S,
     LIVENESS_POLL_S,
     MAIL_RETRY_S,
 )
@@ -39,6 +38,7 @@ from perdure.errors import (
 )
 from perdure.ids import RunId, WorkerId
 from perdure.model import RunRow, WorkerRow
+from perdure.store.api import LIVENESS
 
 log = logging.getLogger("perdure")
 
@@ -50,7 +50,8 @@ class WorkerSettings:
     Attributes:
         concurrency: runs that it executes at once.
         lease_ttl_s: how long its leases last without renewal.
-        heartbeat_s: how often they are renewed; at most a third of the TTL.
+        heartbeat_s: how often they are renewed; at most a third of the TTL. Also the longest time
+            between two looks for work when nothing wakes the worker.
         drain_window_s: how long a drain lets nodes reach a boundary.
     """
 
@@ -99,7 +100,8 @@ class Worker:
         )
         await engine.store.release_dead()
         loops = {"claim": self._claim_loop, "heartbeat": self._beat_loop, "mail": self._mail_loop}
-        loops["liveness"] = self._liveness_loop
+        if LIVENESS in engine.store.capabilities:
+            loops["liveness"] = self._liveness_loop
         self._loops = [
             asyncio.create_task(self._for_ever(name, loop), name=f"perdure-{name}")
             for name, loop in loops.items()
@@ -192,14 +194,16 @@ class Worker:
     async def _wait_for_work(self, mark: int) -> None:
         """Return when something changed, something is due, or somebody poked."""
         engine = self._engine
-        timeout_s = IDLE_POLL_S
+        timeout_s = self._settings.heartbeat_s
         if len(self._held) < self._settings.concurrency:
             due_us = await engine.store.next_ready_at(engine.graphs())
             if due_us is not None:
-                timeout_s = min(max((due_us - engine.now_us()) / 1_000_000, 0.001), IDLE_POLL_S)
+                timeout_s = min(
+                    max((due_us - engine.now_us()) / 1_000_000, 0.001), self._settings.heartbeat_s
+                )
             changed = asyncio.ensure_future(engine.store.wait_for_change(timeout_s, since=mark))
         else:
-            changed = asyncio.ensure_future(_sleep_bool(engine, IDLE_POLL_S))
+            changed = asyncio.ensure_future(_sleep_bool(engine, self._settings.heartbeat_s))
         poked = asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait({changed, poked}, return_when=asyncio.FIRST_COMPLETED)
@@ -243,7 +247,7 @@ class Worker:
                 self._mail_after = max(self._mail_after, mail.mail_id)
                 if entry is not None:
                     entry[1].deliver(mail)
-        await store.wait_for_change(IDLE_POLL_S, since=mark)
+        await store.wait_for_change(self._settings.heartbeat_s, since=mark)
 
     # -- runs --------------------------------------------------------------------------------------
 
@@ -292,7 +296,7 @@ class Worker:
             self._wake.set()
 
     async def _hand_back(self, row: RunRow) -> None:
-        """Give a run that this worker can't go on with back at once, instead of at the end of its lease."""
+        """Give a run that this worker can't go on with back at once, not when its lease ends."""
         error = self._lost.pop(row.run_id, None)
         if error is None or isinstance(error, LeaseLost):
             return
