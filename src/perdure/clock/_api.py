@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-
 Probe = Callable[[str], None]
 """Called with the name of a crash point each time one is reached; does nothing in production.
 
