@@ -22,12 +22,16 @@ class Slow:
 
 @effect(kind="keyed", retry=QUICK)
 async def slow_keyed(label: str, before_s: float, after_s: float, *, idempotency_key: str) -> str:
-    return await OUTSIDE.act("keyed", label, key=idempotency_key, before_s=before_s, after_s=after_s)
+    return await OUTSIDE.act(
+        "keyed", label, key=idempotency_key, before_s=before_s, after_s=after_s
+    )
 
 
 @effect(kind="lookup", reconcile=find_shipment, retry=QUICK)
 async def slow_lookup(label: str, before_s: float, after_s: float, *, idempotency_key: str) -> str:
-    return await OUTSIDE.act("lookup", label, key=idempotency_key, before_s=before_s, after_s=after_s)
+    return await OUTSIDE.act(
+        "lookup", label, key=idempotency_key, before_s=before_s, after_s=after_s
+    )
 
 
 @effect

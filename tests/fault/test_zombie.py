@@ -29,7 +29,9 @@ def test_stopped_inside_a_call(play, kind, revived):
 
 
 @pytest.mark.parametrize("kind", ["keyed", "once", "pure"])
-@pytest.mark.parametrize("point", ["node.finish.before", "step.commit.before", "store.append.before"])
+@pytest.mark.parametrize(
+    "point", ["node.finish.before", "step.commit.before", "store.append.before"]
+)
 def test_stopped_between_nodes(play, point, kind):
     nth = 4 if point == "store.append.before" else 2
     _judge(play("zombie", kind=kind, stopped_at=point, nth=nth), kind)
