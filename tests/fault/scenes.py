@@ -16,7 +16,7 @@ from typing import Any
 
 import apsw
 
-from perdure import NeedsDecision, Runtime, WorkerSettings
+from perdure import EffectState, NeedsDecision, Runtime, WorkerSettings
 from perdure.engine.loading import read_records
 from perdure.errors import ThreadBusy
 from tests.fault import actors, service, small
@@ -26,6 +26,8 @@ from tests.fault.outside import OUTSIDE
 from tests.fault.processes import Child, Family
 
 URL = "sqlite:///{place}/store.db"
+KILL_GAP_S = (0.02, 0.25)
+"""Shortest and longest time between two kills of the soak."""
 ZOMBIE = WorkerSettings(lease_ttl_s=1.0, heartbeat_s=0.2, drain_window_s=3.0)
 
 
@@ -384,13 +386,14 @@ def soak(
 
             for number in range(runs):
                 await one(number)
+                await asyncio.sleep(KILL_GAP_S[1] * kills / runs)  # so that all kills meet work
 
         starter, started = stage.begin("start", start)
         holders = [stage.worker(f"worker-{n}") for n in range(workers)]
         person, finished = stage.begin("person", lambda runtime: _finish_soak(runtime, runs))
         killed = 0
         while person.poll() is None:
-            time.sleep(chance.uniform(0.02, 0.3))
+            time.sleep(chance.uniform(*KILL_GAP_S))
             if killed < kills and person.poll() is None:
                 victim = chance.randrange(workers)
                 holders[victim].kill()
@@ -439,7 +442,8 @@ async def _finish_soak(runtime: Runtime, runs: int) -> dict[str, Any]:
     for row in rows:
         wrong += await actors.broken_rules(runtime, row)
         totals.append((await runtime.state(row.thread)).total)
-    ledger = await runtime.effects(None, limit=1000)
+    unconfirmed = [state for state in EffectState if state is not EffectState.CONFIRMED]
+    ledger = [effect for state in unconfirmed for effect in await runtime.effects(state)]
     return {
         "runs": len(rows),
         "statuses": sorted({row.status.value for row in rows}),
@@ -447,7 +451,7 @@ async def _finish_soak(runtime: Runtime, runs: int) -> dict[str, Any]:
         "takeovers": sum(row.token - 1 for row in rows),
         "retried": retried,
         "decided": decided,
-        "open_effects": [e.id for e in ledger if e.state != "confirmed"],
+        "open_effects": [effect.id for effect in ledger],
         "wrong": wrong,
     }
 
