@@ -92,12 +92,31 @@ steps.edge(START, walk)
 steps.branch(walk, lambda state: END if len(state.notes) >= 40 else walk, [walk, END])
 
 
+@effect(kind="once")
+async def unsure() -> str:
+    msg = "connection reset"
+    raise ConnectionError(msg)
+
+
+async def risky(_given: object, ctx: Context) -> str:
+    return await ctx.call(unsure)
+
+
 async def hello(name: str) -> str:
     return f"hello {name}"
 
 
 async def listen(topic: str, ctx: Context) -> object:
     return await ctx.receive(topic)
+
+
+async def parent(topic: str, ctx: Context) -> object:
+    child = await ctx.spawn(listen, topic)
+    return await child.result()
+
+
+async def ask_shortly(_given: object, ctx: Context) -> object:
+    return (await ctx.ask("Now?", schema=bool, expires_in=0.6, default=False)).value
 
 
 async def nap(seconds: float, ctx: Context) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 
 import pytest
 
@@ -113,6 +114,20 @@ def test_approve_lists_checks_and_answers_once(cli):
     assert cli("approve").out == "no open asks\n"
     cli.worker("refunds")
     assert cli.until(run_id, "succeeded")["state"]["notes"][0] == "ada: False"
+
+
+def test_expired_ask_is_marked_and_takes_no_answer(cli):
+    run_id = cli("run", f"{FLOWS}:ask_shortly", "--json").json["run"]["id"]
+    (ask,) = cli("approve", "--json").json["asks"]
+    time.sleep(0.7)
+    listed = cli("approve").out
+    assert "(expired)" in listed
+    assert "perdure approve" not in listed
+    late = cli("approve", ask["id"], "--yes", "--by", "ada")
+    assert (late.code, "PD304" in late.err) == (5, True)
+    assert "ask_expired" in {each["code"] for each in cli("doctor", "--json").json["findings"]}
+    cli.worker("ask_shortly")
+    assert cli.until(run_id, "succeeded")["state"]["result"] is False
 
 
 def test_signal_reaches_the_run(cli):

@@ -63,6 +63,25 @@ def test_failed_run_exits_with_the_code_of_the_catalogue(cli):
     assert as_json.json["run"]["failure"]["type"] == "RuntimeError"
 
 
+def test_parked_run_exits_with_12_and_says_how_to_decide(cli):
+    done = cli("run", f"{FLOWS}:risky", "--json")
+    assert (done.code, done.json["error"]["code"]) == (12, "PD403")
+    decide = done.json["next"][0]
+    assert decide.startswith("perdure resolve e_")
+    cli("resolve", decide.split()[2], "--happened", "--result", '"sure"', "--by", "ada")
+    codes = [finding["code"] for finding in cli("doctor", "--json").json["findings"]]
+    assert codes == ["graph_unserved"]  # decided: not parked any more, only waiting for a worker
+    cli.worker("risky")
+    assert cli.until(done.json["run"]["id"], "succeeded")["state"]["result"] == "sure"
+
+
+def test_run_names_the_graphs_of_children_that_it_waits_for(cli):
+    done = cli("run", f"{FLOWS}:parent", "--input", '"go"')
+    assert done.code == 13
+    assert "waits for signal go" in done.out
+    assert f"perdure worker {FLOWS}:parent  # and the target of listen v1" in done.out
+
+
 def test_same_key_gives_the_first_run(cli):
     first = cli.run_id("hello", "ada", "--key", "k")
     assert cli.run_id("hello", "ada", "--key", "k") == first

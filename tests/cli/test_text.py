@@ -6,6 +6,7 @@ import json
 import pytest
 
 from perdure.cli import _output, _text
+from perdure.cli._store import with_store
 from perdure.errors import NotFound
 
 
@@ -24,6 +25,21 @@ from perdure.errors import NotFound
 )
 def test_clean(text, shown):
     assert _text.clean(text, 5 if text.startswith("xxx") else 100) == shown
+
+
+def test_pretty_json_is_the_same_json_and_steers_nothing():
+    value = {"a": "\x1b[31m\x9b\u202e \U0001f468\u200d\U0001f469 grüße", "b": [1, None]}
+    text = _text.pretty_json(value)
+    assert json.loads(text) == value
+    assert "grüße" in text
+    assert not set(text) & {"\x1b", "\x9b", "\u202e"}
+
+
+def test_commands_keep_their_comment_behind_the_store(monkeypatch):
+    monkeypatch.delenv("PERDURE_STORE", raising=False)
+    command = with_store("perdure worker FILE:GRAPH  # g v1", "sqlite:///a b.db")
+    assert command == "perdure worker FILE:GRAPH --store 'sqlite:///a b.db'  # g v1"
+    assert with_store("perdure ps", "sqlite:///perdure.db") == "perdure ps"
 
 
 def test_json_is_escaped(capsys):

@@ -1,8 +1,17 @@
 """The next commands for a run: what `show`, `run` and errors tell people to type."""
 
+import datetime as dt
+
 from perdure.engine import Runtime
 from perdure.engine.outlook import Outlook, Standing, approve_command, command, resolve_commands
+from perdure.engine.views import Ask
+from perdure.engine.waits import as_datetime
 from perdure.model import RunRow, WaitKind
+
+
+def is_answerable(ask: Ask, now: dt.datetime) -> bool:
+    """Return whether an open ask still takes an answer: it has not expired."""
+    return ask.expires_at is None or ask.expires_at > now
 
 
 async def next_commands(runtime: Runtime, row: RunRow, outlook: Outlook) -> list[str]:
@@ -23,7 +32,8 @@ async def next_commands(runtime: Runtime, row: RunRow, outlook: Outlook) -> list
 
 
 async def _of_run(runtime: Runtime, run_id: str) -> list[str]:
-    asks = await runtime.asks(run_id=run_id)
+    now = as_datetime(runtime.engine.now_us())
+    asks = [ask for ask in await runtime.asks(run_id=run_id) if is_answerable(ask, now)]
     effects = await runtime.effects("uncertain", run_id=run_id)
     commands = [approve_command(ask.id, ask.schema) for ask in asks]
     for effect in effects:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli import _shapes as shapes
+from perdure.cli._advice import is_answerable
 from perdure.cli._input import parse_json
 from perdure.cli._options import AnyTenant, AsJson, By, RunId, StoreUrl, await_
 from perdure.cli._output import print_json, say
@@ -12,6 +13,7 @@ from perdure.cli._reading import print_asks
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.engine.outlook import approve_command
 from perdure.engine.views import Ask
+from perdure.engine.waits import as_datetime
 from perdure.errors import UsageError
 
 
@@ -39,7 +41,7 @@ def approve(
       perdure approve a_5f0c --value '{"granted": true, "limit": 40}' --by ada
     """
     if ask is None:
-        _list_asks(await_(_read_asks(store, tenant)), store, as_json=as_json)
+        _list_asks(*await_(_read_asks(store, tenant)), store, as_json=as_json)
         return
     answer = _chosen(value, yes=yes, no=no)
     _need_name(by)
@@ -67,18 +69,18 @@ def _done(body: dict[str, Any], text: str, *, as_json: bool) -> None:
         say(text)
 
 
-def _list_asks(asks: list[Ask], url: str, *, as_json: bool) -> None:
+def _list_asks(asks: list[Ask], now_us: int, url: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"asks": [shapes.ask_json(ask) for ask in asks]})
         return
-    print_asks(asks)
-    for ask in asks:
+    print_asks(asks, now_us)
+    for ask in (each for each in asks if is_answerable(each, as_datetime(now_us))):
         say(f"  {with_store(approve_command(ask.id, ask.schema), url)}")
 
 
-async def _read_asks(url: str, tenant: str | None) -> list[Ask]:
+async def _read_asks(url: str, tenant: str | None) -> tuple[list[Ask], int]:
     async with existing(url) as runtime:
-        return await runtime.asks(tenant=tenant)
+        return await runtime.asks(tenant=tenant), runtime.engine.now_us()
 
 
 async def _answer(url: str, ask_id: str, value: Any, by: str) -> None:

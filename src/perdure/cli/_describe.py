@@ -85,16 +85,12 @@ def _asked(_event: Event, body: dict[str, Any]) -> str:
 
 
 def _released(_event: Event, body: dict[str, Any]) -> str:
-    waits = [_wait_words(wait) for wait in body["waits"]]
-    what = f": {'; '.join(waits)}" if waits else f": {_failure(body)}" if body["failure"] else ""
-    words = {
-        "waiting": "let go, waits for",
-        "drained": "let go, its worker drains",
-        "needs_decision": "parked, needs a decision",
-    }
-    return words.get(body["reason"], f"let go ({body['reason']})").removesuffix(" for") + (
-        f" for{what}" if body["reason"] == "waiting" else what
-    )
+    if body["reason"] == "needs_decision":
+        notes = [wait["note"] for wait in body["waits"] if wait["kind"] == "decision"]
+        return f"parked, needs a decision: {'; '.join(notes) or _failure(body)}"
+    if body["reason"] == "waiting":
+        return f"let go, waits for: {'; '.join(_wait_words(wait) for wait in body['waits'])}"
+    return "let go, its worker drains" if body["reason"] == "drained" else "let go"
 
 
 def _wait_words(wait: dict[str, Any]) -> str:

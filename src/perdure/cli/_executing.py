@@ -18,7 +18,7 @@ from perdure.cli._options import AsJson, Input, Key, StoreUrl, Target, Tenant, T
 from perdure.cli._output import error_json, note, print_json, say
 from perdure.cli._store import DEFAULT_URL, check_shared, creating, with_store
 from perdure.cli._targets import load_target
-from perdure.cli._text import clean, clock_time, plural
+from perdure.cli._text import clean, clock_time, plural, pretty_json
 from perdure.cli.limits import FOREGROUND_WAIT_S
 from perdure.engine import Run, Runtime, WorkerSettings
 from perdure.engine.limits import CONCURRENCY, DRAIN_WINDOW_S, HEARTBEAT_S, LEASE_TTL_S
@@ -33,7 +33,7 @@ from perdure.errors import (
     SettingInvalid,
     entry_of,
 )
-from perdure.model import OnBusy, RunStatus
+from perdure.model import OnBusy, RunRow, RunStatus
 
 
 @dataclass(slots=True)
@@ -184,6 +184,13 @@ class Foreground:
         """Return the command that executes what this one started."""
         return with_store(shlex.join(["perdure", "worker", self.target]), self.url)
 
+    async def worker_command_for(self, runtime: Runtime, row: RunRow, outlook: Outlook) -> str:
+        """Return the same, with a word on the graphs of children that this run waits for."""
+        others = [await runtime.read_row(blocker.run_id) for blocker in outlook.blockers]
+        graphs = sorted({f"{o.graph} v{o.version}" for o in others if o.graph != row.graph})
+        also = f"  # and the target of {', '.join(graphs)}" if graphs else ""
+        return self.worker_command() + also
+
     async def conclude(self, runtime: Runtime, run: Run, outlook: Outlook) -> int:
         """Print how it ended, or what it waits for; return the exit code."""
         row = await run.row()
@@ -195,7 +202,7 @@ class Foreground:
         result = values.get("result") if plan.is_function and values is not None else values
         commands = [with_store(c, self.url) for c in await next_commands(runtime, row, outlook)]
         if outlook.standing in {Standing.BLOCKED, Standing.TIMED, Standing.PARKED}:
-            commands.append(self.worker_command())
+            commands.append(await self.worker_command_for(runtime, row, outlook))
         if self.as_json:
             print_json(
                 {
@@ -215,9 +222,7 @@ class Foreground:
     ) -> None:
         """Print the result, or why there is none."""
         if error is None:
-            import json  # noqa: PLC0415  # for the result only
-
-            say(json.dumps(result, indent=2, ensure_ascii=False, default=str))
+            say(pretty_json(result))
             return
         for line in describe_blockers(outlook):
             say(line)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli import _shapes as shapes
-from perdure.cli._advice import next_commands
+from perdure.cli._advice import is_answerable, next_commands
 from perdure.cli._describe import (
     QUIET,
     describe_blockers,
@@ -164,7 +164,7 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
         return
     _print_head(row, now_us)
     _print_timeline(story, row, now_us)
-    _print_open(asks, uncertain, outlook)
+    _print_open(asks, uncertain, outlook, now_us)
     if state:
         heading("state")
         say(compact(state, 2000))
@@ -214,10 +214,12 @@ def _print_timeline(story: Timeline, row: RunRow, now_us: int) -> None:
     table(("time", "seq", "token", "what"), rows)
 
 
-def _print_open(asks: list[Ask], uncertain: list[LedgerEntry], outlook: Outlook) -> None:
+def _print_open(
+    asks: list[Ask], uncertain: list[LedgerEntry], outlook: Outlook, now_us: int
+) -> None:
     if asks:
         heading("open asks")
-        print_asks(asks)
+        print_asks(asks, now_us)
     if uncertain:
         heading("uncertain effects")
         table(
@@ -242,12 +244,19 @@ def _print_open(asks: list[Ask], uncertain: list[LedgerEntry], outlook: Outlook)
             say(f"  {line}")
 
 
-def print_asks(asks: list[Ask]) -> None:
+def print_asks(asks: list[Ask], now_us: int) -> None:
     """Print questions to people."""
+    now = as_datetime(now_us)
     table(
         ("ask", "run", "question", "asked", "expires"),
         [
-            (ask.id, ask.run_id, ask.question, full_time(ask.asked_at), full_time(ask.expires_at))
+            (
+                ask.id,
+                ask.run_id,
+                ask.question,
+                full_time(ask.asked_at),
+                full_time(ask.expires_at) + ("" if is_answerable(ask, now) else " (expired)"),
+            )
             for ask in asks
         ],
         empty="no open asks",

@@ -68,4 +68,5 @@ def with_store(command: str, url: str) -> str:
     """Return a command that finds the same store again when it is typed into the same shell."""
     if url == os.environ.get(VARIABLE, DEFAULT_URL):
         return command
-    return f"{command} --store {shlex.quote(url)}"
+    words, mark, comment = command.partition("  #")
+    return f"{words} --store {shlex.quote(url)}{mark}{comment}"

@@ -10,27 +10,33 @@ from perdure.cli.limits import CELL_CHARS_MAX
 _UNSAFE = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 """Control, format (bidirectional overrides), private, surrogate, line and paragraph separators."""
 
-_SHORT_ID_CHARS = 12
+_JOINERS = frozenset("\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}\N{SOFT HYPHEN}")
+"""Format characters that words and emoji are written with."""
+
+_MARK = "\N{REPLACEMENT CHARACTER}"
+
+
+def is_safe(character: str) -> bool:
+    """Return whether a character only shows itself."""
+    return unicodedata.category(character) not in _UNSAFE or character in _JOINERS
 
 
 def clean(text: object, limit: int = CELL_CHARS_MAX) -> str:
     """Return one line without control characters, shortened to `limit` characters."""
     joined = " ".join(str(text).split())
-    safe = "".join(
-        c if unicodedata.category(c) not in _UNSAFE else "\N{REPLACEMENT CHARACTER}" for c in joined
-    )
+    safe = "".join(c if is_safe(c) else _MARK for c in joined)
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
 
 
 def clean_lines(text: str) -> str:
-    """Return text without control characters, with its lines as they are."""
-    return "\n".join(
-        "".join(
-            c if unicodedata.category(c) not in _UNSAFE else "\N{REPLACEMENT CHARACTER}"
-            for c in line
-        )
-        for line in text.expandtabs().split("\n")
-    )
+    """Return text without control characters, its lines kept."""
+    return "".join(c if c == "\n" or is_safe(c) else _MARK for c in text.expandtabs())
+
+
+def pretty_json(value: Any) -> str:
+    """Return JSON for people, the same JSON still: what would steer a terminal is escaped."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return "".join(c if c == "\n" or is_safe(c) else json.dumps(c)[1:-1] for c in text)
 
 
 def compact(value: Any, limit: int = 200) -> str:

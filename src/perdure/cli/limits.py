@@ -3,9 +3,6 @@
 FOREGROUND_WAIT_S = 60.0
 """`perdure run` stays through timers that are due within so many seconds, and leaves at others."""
 
-POLL_S = 0.25
-"""Longest time between two looks at a run that is followed, when nothing tells of it."""
-
 LIST_LIMIT = 100
 """Rows that a list shows unless told otherwise."""
 

@@ -107,7 +107,8 @@ async def examine(engine: Environment, *, repair: bool = False) -> Report:
     async for row in _unfinished(engine):
         report.runs += 1
         found = await _examine_run(engine, row, report)
-        if (row.graph, row.version) not in served and row.status is not RunStatus.NEEDS_DECISION:
+        is_parked = row.status is RunStatus.NEEDS_DECISION and row.ready_at_us is None
+        if (row.graph, row.version) not in served and not is_parked:
             unserved[row.graph, row.version] += 1
         else:
             found += _overdue(engine, row)
@@ -156,7 +157,7 @@ async def _examine_run(engine: Environment, row: RunRow, report: Report) -> list
         again = await engine.store.read_run(row.run_id)
         if again is not None and _is_same(row, again):
             found.append(broken)
-    if row.status is RunStatus.NEEDS_DECISION:
+    if row.status is RunStatus.NEEDS_DECISION and row.ready_at_us is None:
         found.append(await _parked(engine, row))
     return found
 

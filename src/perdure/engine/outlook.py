@@ -63,9 +63,9 @@ async def outlook_of(engine: Environment, row: RunRow, depth: int = 0) -> Outloo
     """Return where a run stands; follows children and the thread's queue."""
     if row.status.is_final:
         return Outlook(standing=Standing.FINAL)
-    if row.status is RunStatus.NEEDS_DECISION:
-        return _parked(row)
     is_claimable = row.ready_at_us is not None and row.ready_at_us <= engine.now_us()
+    if row.status is RunStatus.NEEDS_DECISION and not is_claimable:
+        return _parked(row)
     if row.status is RunStatus.RUNNING or is_claimable or depth > OUTLOOK_DEPTH_MAX:
         return Outlook(standing=Standing.MOVING)
     found = [await _of_wait(engine, row, wait, depth) for wait in row.waits]
