@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fault check fmt bench bench-peers clean
+.PHONY: help setup demo test test-all test-fault sweep soak check fmt bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ test-all: $(READY) ## Run all tests, the slow ones too
 
 test-fault: $(READY) ## Run the tests that kill real processes
 	@$(PYTEST) -n 2 -m fault $(TESTS)
+
+sweep: $(READY) ## Kill a process at every crash point and compare (about half an hour)
+	@$(BIN)/python -m tests.fault.sweep --full
+
+soak: $(READY) ## Execute 200 runs on 3 workers while 50 of them are killed (SEED=number for another course)
+	@$(BIN)/python -m tests.fault.soak --runs 200 --kills 50 $(if $(SEED),--seed $(SEED))
 
 check: $(READY) ## Run every static check, and name those that failed
 	@$(BIN)/python tools/check.py

@@ -17,6 +17,7 @@ from perdure import (
     append,
     effect,
 )
+from perdure.errors import StoreLocked
 from perdure.engine.loading import read_records
 from perdure.model import records as rec
 from perdure.sandbox import DirectorySandboxes
@@ -97,6 +98,62 @@ async def test_contained_effects_that_ran_again_can_be_loaded_by_the_third_holde
         records = [record for _s, _f, record in await read_records(runtime.engine.store, run.id)]
         assert sum(isinstance(record, rec.EffectConfirmed) for record in records) == 3
         assert (await runtime.state("t")).lines == ["one "]
+
+
+@effect(kind="transaction")
+async def note(text: str, *, transaction) -> str:
+    await transaction.execute("CREATE TABLE IF NOT EXISTS notes (text)")
+    await transaction.execute("INSERT INTO notes VALUES (?)", (text,))
+    return text
+
+
+def _noting(**options) -> Graph:
+    graph = Graph(Notes, name="noting")
+
+    @graph.node(**options)
+    async def write(_state: Notes, ctx) -> dict:
+        return {"lines": [await ctx.call(note, "one")]}
+
+    graph.edge(START, write)
+    graph.edge(write, END)
+    return graph
+
+
+async def test_store_that_cannot_serve_is_no_failure_of_a_transaction(tmp_path, monkeypatch):
+    graph = _noting()
+    async with Runtime.open(f"sqlite:///{tmp_path}/store.db", graphs=[graph]) as runtime:
+        transact = runtime.engine.store.transact
+        locked = []
+
+        async def busy(body, **fence):
+            if not locked:
+                locked.append(1)
+                raise StoreLocked("locked")
+            return await transact(body, **fence)
+
+        monkeypatch.setattr(runtime.engine.store, "transact", busy)
+        run = await runtime.start(graph, {})
+        assert (await run.result(timeout=10)).lines == ["one"]
+        assert locked
+
+
+async def test_transaction_whose_commit_outlives_its_node_is_known(tmp_path, monkeypatch):
+    retry = Retry(max_attempts=2, base_s=0.0, cap_s=0.0)
+    graph = _noting(timeout_s=0.1, retry=retry)
+    async with Runtime.open(f"sqlite:///{tmp_path}/store.db", graphs=[graph]) as runtime:
+        transact = runtime.engine.store.transact
+
+        async def slow(body, **fence):
+            outcome = await transact(body, **fence)
+            await asyncio.sleep(0.3)
+            return outcome
+
+        monkeypatch.setattr(runtime.engine.store, "transact", slow)
+        run = await runtime.start(graph, {})
+        assert (await run.result(timeout=10)).lines == ["one"]
+        assert (await run.row()).token == 1
+        records = [record for _s, _f, record in await read_records(runtime.engine.store, run.id)]
+        assert sum(isinstance(record, rec.EffectConfirmed) for record in records) == 1
 
 
 async def test_cancel_is_not_lost_with_the_holder_that_took_it_in(open_runtime):

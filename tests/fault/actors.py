@@ -1,17 +1,19 @@
 """What the processes of a scenario do: workers, whoever starts the run, the person, the observer."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
-import sqlite3
 from collections import Counter
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from perdure import NeedsDecision, Runtime, WorkerSettings
-from perdure.clock import SystemClock, SystemIds, SystemRng, Services
+import apsw
+
+from perdure import Runtime, WorkerSettings
+from perdure.clock import Services, SystemClock, SystemIds, SystemRng
 from perdure.engine.loading import read_records
 from perdure.errors import AlreadyAnswered, AlreadyDecided, RunFinal
 from perdure.model import records as rec
@@ -75,10 +77,8 @@ async def start(runtime: Runtime, scene: Scene) -> str:
     given = graph.state_type(label=scene.play, **more)
     run = await runtime.start(graph, given, thread=THREAD, key=KEY)
     if scene.play == "order":
-        try:
+        with contextlib.suppress(RunFinal):
             await run.signal("go", "gone", by="starter")
-        except RunFinal:
-            pass
     return run.id
 
 
@@ -118,23 +118,23 @@ async def _is_over(runtime: Runtime) -> bool:
 async def _answer(runtime: Runtime) -> None:
     for ask in await runtime.asks():
         if ask.expires_at is None:
-            try:
+            with contextlib.suppress(AlreadyAnswered):
                 await runtime.answer(ask.id, True, by="person")
-            except AlreadyAnswered:
-                pass
 
 
-async def decide(runtime: Runtime) -> None:
+async def decide(runtime: Runtime) -> int:
+    """Decide what nobody knows by the service's truth; return how many effects that were."""
+    decided = 0
     for effect in await runtime.effects("uncertain"):
-        if effect.kind != "once":
-            continue  # the runtime's own business
+        if effect.kind != "once" or effect.decided_by:
+            continue  # the runtime's own business, or done
         label = effect.args[0]
         happened = (await OUTSIDE.truth())["acts"].get(f"once/{label}", 0) > 0
         result = f"once:{label}" if happened else None
-        try:
+        with contextlib.suppress(AlreadyDecided):
             await runtime.resolve(effect.id, happened=happened, result=result, by="person")
-        except AlreadyDecided:
-            pass
+            decided += 1
+    return decided
 
 
 async def _cancel(runtime: Runtime) -> bool:
@@ -195,7 +195,7 @@ def back_door(scene: Scene) -> dict[str, Any]:
     """Return what only the database shows: the user's own table, and messages that nobody took."""
     if not scene.url.startswith("sqlite"):
         return {}
-    db = sqlite3.connect(scene.place / "store.db")
+    db = apsw.Connection(str(scene.place / "store.db"))
     try:
         has_table = db.execute(
             "SELECT count(*) FROM sqlite_master WHERE name = 'booked'"

@@ -11,11 +11,11 @@ from perdure import (
     END,
     START,
     Absent,
+    AskExpired,
     Context,
     Found,
     Graph,
     ReceiveTimedOut,
-    AskExpired,
     Rejected,
     Request,
     Retry,
@@ -242,6 +242,17 @@ async def approve(state: Order, ctx: Context) -> dict[str, Any]:
     return {"answered": f"{answer.value} by {answer.by}, {late}"}
 
 
+@order.node(retry=QUICK)
+async def cabinet(state: Order, ctx: Context) -> dict[str, Any]:
+    if not state.with_sandbox:
+        return {}
+    if ctx.attempt == 1:
+        await ctx.call(scribble, "notes.txt", "to be dropped with this attempt")
+        msg = "the first try of the cabinet"
+        raise RuntimeError(msg)
+    return {"total": await ctx.call(scribble, "notes.txt", "the last line")}
+
+
 @order.node
 async def rest(_state: Order, ctx: Context) -> dict[str, Any]:
     await ctx.sleep(NAP_S)
@@ -274,7 +285,8 @@ order.branch(prepare, spread, targets=[part])
 order.edge(part, settle)
 order.edge(settle, workshop)
 order.edge(workshop, approve)
-order.edge(approve, rest)
+order.edge(approve, cabinet)
+order.edge(cabinet, rest)
 order.edge(rest, family)
 order.edge(family, one_round)
 order.branch(one_round, lambda s: "round" if s.rounds < 3 else "inner", targets=["round", "inner"])

@@ -8,14 +8,15 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from perdure import NeedsDecision, Runtime, WorkerSettings
+import apsw
+
+from perdure import EffectState, NeedsDecision, Runtime, WorkerSettings
 from perdure.engine.loading import read_records
 from perdure.errors import ThreadBusy
 from tests.fault import actors, service, small
@@ -25,13 +26,17 @@ from tests.fault.outside import OUTSIDE
 from tests.fault.processes import Child, Family
 
 URL = "sqlite:///{place}/store.db"
+KILL_GAP_S = (0.02, 0.25)
+"""Shortest and longest time between two kills of the soak."""
 ZOMBIE = WorkerSettings(lease_ttl_s=1.0, heartbeat_s=0.2, drain_window_s=3.0)
 
 
 class Stage:
     """A service, a store, and the processes of one scene."""
 
-    def __init__(self, place: Path, play: str, *, deadline_s: float, settings: WorkerSettings) -> None:
+    def __init__(
+        self, place: Path, play: str, *, deadline_s: float, settings: WorkerSettings
+    ) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self.family = Family(place, deadline_s)
         listening = service.listen()
@@ -39,7 +44,9 @@ class Stage:
         self.family.fork("service", lambda: service.serve(listening, place / "service.db"))
         listening.close()
 
-    def worker(self, name: str, injector: Injector | None = None, scene: Scene | None = None) -> Child:
+    def worker(
+        self, name: str, injector: Injector | None = None, scene: Scene | None = None
+    ) -> Child:
         """Fork a worker."""
         return self.family.fork(name, lambda: actors.worker(scene or self.scene, injector))
 
@@ -48,7 +55,9 @@ class Stage:
         child, answer = self.begin(name, act)
         return self.end(child, answer)
 
-    def begin(self, name: str, act: Callable[[Runtime], Coroutine[Any, Any, Any]]) -> tuple[Child, Path]:
+    def begin(
+        self, name: str, act: Callable[[Runtime], Coroutine[Any, Any, Any]]
+    ) -> tuple[Child, Path]:
         """Start such a process."""
         answer = self.scene.place / f"{name}-{random.getrandbits(32):08x}.json"
 
@@ -85,14 +94,18 @@ class Stage:
 
     def journal(self) -> list[tuple[int, int]]:
         """Return (seq, token) of every frame of the store, by the back door."""
-        db = sqlite3.connect(self.scene.place / "store.db")
+        db = apsw.Connection(str(self.scene.place / "store.db"))
         try:
-            return db.execute("SELECT first_seq, token FROM perdure_frames ORDER BY frame_no").fetchall()
+            return db.execute(
+                "SELECT first_seq, token FROM perdure_frames ORDER BY frame_no"
+            ).fetchall()
         finally:
             db.close()
 
 
-def _started(graph: Any, given: dict[str, Any], **options: Any) -> Callable[[Runtime], Coroutine[Any, Any, str]]:
+def _started(
+    graph: Any, given: dict[str, Any], **options: Any
+) -> Callable[[Runtime], Coroutine[Any, Any, str]]:
     async def act(runtime: Runtime) -> str:
         return (await runtime.start(graph, given, **options)).id
 
@@ -113,7 +126,9 @@ def _is_stopped(pid: int) -> bool:
 # -- zombies -------------------------------------------------------------------------------------------
 
 
-def zombie(place: Path, *, kind: str, stopped_at: str, nth: int = 1, revived: str = "after") -> dict[str, Any]:
+def zombie(
+    place: Path, *, kind: str, stopped_at: str, nth: int = 1, revived: str = "after"
+) -> dict[str, Any]:
     """Stop the holder past its lease, let another go on, revive it: what does it still do?
 
     Args:
@@ -125,7 +140,11 @@ def zombie(place: Path, *, kind: str, stopped_at: str, nth: int = 1, revived: st
     stage = Stage(place, "slow", deadline_s=25.0, settings=ZOMBIE)
     with stage.family:
         is_call = stopped_at == "call"
-        given = {"kind": kind, "before_s": 0.4 if is_call else 0.0, "after_s": 0.4 if is_call else 0.0}
+        given = {
+            "kind": kind,
+            "before_s": 0.4 if is_call else 0.0,
+            "after_s": 0.4 if is_call else 0.0,
+        }
         run_id = stage.do("start", _started(small.slow, given))
         injector = None
         if not is_call:
@@ -133,7 +152,9 @@ def zombie(place: Path, *, kind: str, stopped_at: str, nth: int = 1, revived: st
         holder = stage.worker("holder", injector)
         if is_call:
             endpoint = "reading" if kind == "pure" else kind
-            stage.until("second call", lambda: stage.counts()["asked"].get(f"{endpoint}/slow-second"))
+            stage.until(
+                "second call", lambda: stage.counts()["asked"].get(f"{endpoint}/slow-second")
+            )
             holder.send(signal.SIGSTOP)
         stage.until("stop", lambda: _is_stopped(holder.pid))
         before = stage.counts()["pids"].get(str(holder.pid), 0)
@@ -203,13 +224,19 @@ def two_writers(place: Path, *, on_busy: str, at_once: bool, number: int = 100) 
         async def look(runtime: Runtime) -> dict[str, Any]:
             state = await runtime.state("t")
             rows = await runtime.runs(limit=1000)
-            return {"total": state.total, "seen": state.seen, "runs": [row.status.value for row in rows]}
+            return {
+                "total": state.total,
+                "seen": state.seen,
+                "runs": [row.status.value for row in rows],
+            }
 
         parts = [json.loads(answer.read_text(encoding="utf-8")) for answer in answers]
         return {**stage.do("look", look), "parts": parts}
 
 
-async def _increments(runtime: Runtime, *, on_busy: str, at_once: bool, number: int) -> dict[str, int]:
+async def _increments(
+    runtime: Runtime, *, on_busy: str, at_once: bool, number: int
+) -> dict[str, int]:
     seen = {"accepted": 0, "refused": 0}
 
     async def one() -> None:
@@ -262,7 +289,9 @@ def poisoned(place: Path) -> dict[str, Any]:
 
         async def attempts(runtime: Runtime) -> dict[str, Any]:
             entries = await read_records(runtime.engine.store, run_id)
-            claims = [record.claims for _s, _f, record in entries if type(record).__name__ == "LeaseTaken"]
+            claims = [
+                record.claims for _s, _f, record in entries if type(record).__name__ == "LeaseTaken"
+            ]
             try:
                 await (await runtime.get(run_id)).result(timeout=5)
             except NeedsDecision as error:
@@ -335,7 +364,15 @@ def drain(place: Path, *, kind: str, call_s: float, window_s: float) -> dict[str
 # -- soak --------------------------------------------------------------------------------------------------
 
 
-def soak(place: Path, *, runs: int, kills: int, workers: int = 3, seed: int = 0, deadline_s: float = 300.0) -> dict[str, Any]:
+def soak(
+    place: Path,
+    *,
+    runs: int,
+    kills: int,
+    workers: int = 3,
+    seed: int = 0,
+    deadline_s: float = 300.0,
+) -> dict[str, Any]:
     """Execute many runs with effects over several workers, killed at random moments and replaced."""
     chance = random.Random(seed)
     settings = WorkerSettings(lease_ttl_s=5.0, heartbeat_s=1.0, drain_window_s=5.0, concurrency=16)
@@ -349,13 +386,14 @@ def soak(place: Path, *, runs: int, kills: int, workers: int = 3, seed: int = 0,
 
             for number in range(runs):
                 await one(number)
+                await asyncio.sleep(KILL_GAP_S[1] * kills / runs)  # so that all kills meet work
 
         starter, started = stage.begin("start", start)
         holders = [stage.worker(f"worker-{n}") for n in range(workers)]
         person, finished = stage.begin("person", lambda runtime: _finish_soak(runtime, runs))
         killed = 0
         while person.poll() is None:
-            time.sleep(chance.uniform(0.02, 0.3))
+            time.sleep(chance.uniform(*KILL_GAP_S))
             if killed < kills and person.poll() is None:
                 victim = chance.randrange(workers)
                 holders[victim].kill()
@@ -386,13 +424,16 @@ async def _finish_soak(runtime: Runtime, runs: int) -> dict[str, Any]:
     """Be the person until all runs have ended: decide, and let go on what too many kills have parked."""
     retried = decided = 0
     while True:
-        rows = [row for part in range(1) for row in await runtime.runs(limit=1000)]
+        rows = await runtime.runs(limit=1000)
         if len(rows) >= runs and all(row.status.is_final for row in rows):
             break
-        decided += len(await runtime.effects("uncertain"))
-        await actors.decide(runtime)
+        decided += await actors.decide(runtime)
         for row in rows:
-            if row.status == "needs_decision" and row.failure and row.failure.type == "AttemptsExhausted":
+            if (
+                row.status == "needs_decision"
+                and row.failure
+                and row.failure.type == "AttemptsExhausted"
+            ):
                 await runtime.retry(row.run_id, by="person")
                 retried += 1
         await asyncio.sleep(0.05)
@@ -401,14 +442,16 @@ async def _finish_soak(runtime: Runtime, runs: int) -> dict[str, Any]:
     for row in rows:
         wrong += await actors.broken_rules(runtime, row)
         totals.append((await runtime.state(row.thread)).total)
-    ledger = await runtime.effects(None, limit=1000)
+    unconfirmed = [state for state in EffectState if state is not EffectState.CONFIRMED]
+    ledger = [effect for state in unconfirmed for effect in await runtime.effects(state)]
     return {
         "runs": len(rows),
         "statuses": sorted({row.status.value for row in rows}),
         "totals": sorted(set(totals)),
         "takeovers": sum(row.token - 1 for row in rows),
         "retried": retried,
-        "open_effects": [e.id for e in ledger if e.state != "confirmed"],
+        "decided": decided,
+        "open_effects": [effect.id for effect in ledger],
         "wrong": wrong,
     }
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from perdure import END, START, Context, Graph, add, append, effect
 from tests.fault.outside import OUTSIDE
-from tests.fault.reference import QUICK, find_shipment
+from tests.fault.reference import BOOKED, QUICK, find_shipment
 
 # -- slow: an effect that takes its time, between others ---------------------------------------------------
 
@@ -22,12 +22,16 @@ class Slow:
 
 @effect(kind="keyed", retry=QUICK)
 async def slow_keyed(label: str, before_s: float, after_s: float, *, idempotency_key: str) -> str:
-    return await OUTSIDE.act("keyed", label, key=idempotency_key, before_s=before_s, after_s=after_s)
+    return await OUTSIDE.act(
+        "keyed", label, key=idempotency_key, before_s=before_s, after_s=after_s
+    )
 
 
 @effect(kind="lookup", reconcile=find_shipment, retry=QUICK)
 async def slow_lookup(label: str, before_s: float, after_s: float, *, idempotency_key: str) -> str:
-    return await OUTSIDE.act("lookup", label, key=idempotency_key, before_s=before_s, after_s=after_s)
+    return await OUTSIDE.act(
+        "lookup", label, key=idempotency_key, before_s=before_s, after_s=after_s
+    )
 
 
 @effect
@@ -40,7 +44,21 @@ async def slow_pure(label: str, before_s: float, after_s: float) -> str:
     return await OUTSIDE.act("reading", label, before_s=before_s, after_s=after_s)
 
 
-SLOW = {"keyed": slow_keyed, "lookup": slow_lookup, "once": slow_once, "pure": slow_pure}
+@effect(kind="transaction")
+async def slow_book(label: str, before_s: float, after_s: float, *, transaction: Any) -> str:
+    receipt = await OUTSIDE.act("reading", label, before_s=before_s, after_s=after_s)
+    await transaction.execute(BOOKED)
+    await transaction.execute("INSERT INTO booked VALUES (?)", (label,))
+    return receipt
+
+
+SLOW = {
+    "keyed": slow_keyed,
+    "lookup": slow_lookup,
+    "once": slow_once,
+    "pure": slow_pure,
+    "transaction": slow_book,
+}
 slow = Graph(Slow, name="slow")
 
 

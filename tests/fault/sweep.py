@@ -108,7 +108,7 @@ class _Play:
         """Start the processes, replace the one that is killed, stop them, look."""
         variant = self.case.variant
         if variant != "own":
-            self.start()
+            outcome.was_killed = self.start()
         self.work(is_first=True)
         if variant == "peer":
             self.work(is_first=True)
@@ -130,14 +130,15 @@ class _Play:
         self.stop(outcome)
         self.look(outcome)
 
-    def start(self) -> None:
+    def start(self) -> bool:
+        """Let the run be started; return whether the starter was killed (then another starts it)."""
         injector = self.injector(("starter",))
         child = self.family.fork("starter", lambda: actors.starter(self.scene, injector))
         child.wait(self.family.left_s)
         if child.was_killed:
-            self.family.fork("starter", lambda: actors.starter(self.scene, None)).wait(
-                self.family.left_s
-            )
+            again = self.family.fork("starter", lambda: actors.starter(self.scene, None))
+            again.wait(self.family.left_s)
+        return child.was_killed
 
     def work(self, *, is_first: bool) -> None:
         injector = None

@@ -4,7 +4,7 @@ import pytest
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(90)]
 
-ENDPOINT = {"pure": "reading"}
+ENDPOINT = {"pure": "reading", "transaction": "reading"}
 
 
 def _judge(seen, kind):
@@ -16,7 +16,7 @@ def _judge(seen, kind):
     assert seen["asked_by_zombie"] == 0
     assert seen["written_after_end"] == 0
     assert set(seen["ledger"]) <= {"confirmed"}
-    if kind != "pure":
+    if kind not in ENDPOINT:
         assert seen["acts"] == {f"{endpoint}/slow-{part}": 1 for part in parts}
     assert seen["lived"]
     assert seen["stops"] == [0, 0]
@@ -28,8 +28,10 @@ def test_stopped_inside_a_call(play, kind, revived):
     _judge(play("zombie", kind=kind, stopped_at="call", revived=revived), kind)
 
 
-@pytest.mark.parametrize("kind", ["keyed", "once", "pure"])
-@pytest.mark.parametrize("point", ["node.finish.before", "step.commit.before", "store.append.before"])
+@pytest.mark.parametrize("kind", ["keyed", "once", "pure", "transaction"])
+@pytest.mark.parametrize(
+    "point", ["node.finish.before", "step.commit.before", "store.append.before"]
+)
 def test_stopped_between_nodes(play, point, kind):
     nth = 4 if point == "store.append.before" else 2
     _judge(play("zombie", kind=kind, stopped_at=point, nth=nth), kind)

@@ -78,6 +78,13 @@ async def open_and_start(url: str, name: str) -> None:
     await store.close()
 
 
+async def create(folder: str, number: str) -> None:
+    for each in range(int(number)):
+        store = SqliteStore(f"sqlite:///{folder}/{each}.db", services(""))
+        await store.open()
+        await store.close()
+
+
 if __name__ == "__main__":
-    action = {"hold": hold, "die": die, "start": open_and_start}[sys.argv[1]]
+    action = {"hold": hold, "die": die, "start": open_and_start, "create": create}[sys.argv[1]]
     asyncio.run(action(*sys.argv[2:]))

@@ -165,3 +165,12 @@ async def test_forgotten_worker_may_come_back(url: str):
             assert await other.release_dead() == []
             await store.forget_worker(WorkerId(kit.WORKER))
         assert await other.find_workers() == []
+
+
+async def test_many_may_create_the_same_store_at_once(tmp_path: Path):
+    """Each found it locked, or took it for somebody else's, now and then."""
+    folder = str(tmp_path)
+    children = [spawn("create", folder, "100") for _ in range(4)]
+    for child in children:
+        output, _ = await asyncio.to_thread(child.communicate, timeout=60)
+        assert child.returncode == 0, output

@@ -44,6 +44,7 @@ from perdure.errors import (
 from perdure.model import (
     Append,
     Appended,
+    AppendOutcome,
     Change,
     Failure,
     Mail,
@@ -300,18 +301,38 @@ class Execution:
             prepared.append((append, record))
             return append
 
+        working = asyncio.ensure_future(
+            self.engine.store.transact(inner, run_id=self.row.run_id, token=self.row.token)
+        )
         try:
-            outcome = await self.engine.store.transact(
-                inner, run_id=self.row.run_id, token=self.row.token
-            )
-        except BaseException:
-            journal.release(None)
+            await asyncio.wait({working})
+        except asyncio.CancelledError:
+            if not prepared:
+                working.cancel()  # still in the body: rolled back
+            await _until_done(working)  # what is being committed may come true: know it first
+            self._take_in(working, prepared)
             raise
-        append, record = prepared[0]
+        self._take_in(working, prepared)
+
+    def _take_in(
+        self, working: "asyncio.Future[AppendOutcome]", prepared: list[tuple[Append, rec.Record]]
+    ) -> None:
+        """Go on from what became of a transaction; raise what it raised."""
+        journal = self.journal
+        error = asyncio.CancelledError() if working.cancelled() else working.exception()
+        if error is not None:
+            journal.release(None)
+            if isinstance(error, StoreError) and type(error) is not StoreError:
+                # The store can't serve, which says nothing about the effect: the run is lost here.
+                journal.refuse(error)
+                raise asyncio.CancelledError from error
+            raise error
+        outcome = working.result()
         if not isinstance(outcome, Appended):
             journal.release(None)
-            journal.commit(append, outcome)
+            journal.refuse(outcome)
             raise asyncio.CancelledError
+        append, record = prepared[0]
         fold.apply(self.state, record)
         journal.release(append)
 
@@ -322,3 +343,12 @@ class Execution:
     async def enter_sandbox(self, context: NodePort) -> None:
         """Return when this node execution has the sandbox to itself."""
         await self.sandbox_use.enter(context)
+
+
+async def _until_done(working: "asyncio.Future[Any]") -> None:
+    """Return when it is done, however often this is cancelled meanwhile."""
+    while not working.done():
+        try:
+            await asyncio.wait({working})
+        except asyncio.CancelledError:
+            continue

@@ -22,6 +22,7 @@ async def hand_back(engine: Environment, row: RunRow, failure: Failure, *, is_pa
     current = await engine.store.read_run(row.run_id)
     if current is None or current.token != row.token or current.status is not RunStatus.RUNNING:
         return
+    mail = await engine.store.read_mail(row.run_id)
     frames = await engine.store.read_frames(row.run_id, from_seq=current.last_seq)
     journal = RunJournal(engine.queue, current, frames[-1].hash)
     now_us = engine.now_us()
@@ -32,6 +33,8 @@ async def hand_back(engine: Environment, row: RunRow, failure: Failure, *, is_pa
             ready_at_us=None if is_parked else now_us + round(HAND_BACK_DELAY_S * 1_000_000),
             failure=failure,
             checkpoint=current.checkpoint,
+            # What nobody could take in must not wake it again and again; what comes later does.
+            mail_seen=max((each.mail_id for each in mail), default=0),
         ),
     )
     await journal.barrier()

@@ -194,6 +194,10 @@ class RunJournal:
                 if not waiter.done():
                     waiter.set_result(None)
             return
+        self.refuse(outcome)
+
+    def refuse(self, outcome: AppendOutcome | PerdureError) -> None:
+        """Take in that an append was not written."""
         self.fail(self._error_of(outcome))
 
     def fail(self, error: PerdureError) -> None:

@@ -67,6 +67,25 @@ def _read_only(path: Path) -> StoreReadOnly:
     return StoreReadOnly(msg, path=str(path))
 
 
+def when_free(operation: Callable[[], None], timeout_s: float) -> None:
+    """Run what SQLite refuses without asking the busy handler while others use the file.
+
+    Raises:
+        apsw.BusyError: the others stayed for longer than the timeout.
+    """
+    wait = busy_handler(timeout_s)
+    tries = 0
+    while True:
+        try:
+            operation()
+        except apsw.BusyError:
+            if not wait(tries):
+                raise
+            tries += 1
+        else:
+            return
+
+
 def connect_writer(options: SqliteOptions) -> apsw.Connection:
     """Open or create the file, migrate it, and return the connection that writes.
 
@@ -85,7 +104,7 @@ def connect_writer(options: SqliteOptions) -> apsw.Connection:
         if db.readonly("main"):
             raise _read_only(options.path)  # noqa: TRY301  # the connection is closed below
         migrate(db, options.path)
-        switch_to_wal(db, options.path)
+        when_free(lambda: switch_to_wal(db, options.path), options.busy_timeout_s)
         if options.max_pages is not None:
             db.execute(f"PRAGMA max_page_count = {options.max_pages:d}")
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)

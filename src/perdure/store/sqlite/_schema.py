@@ -158,9 +158,8 @@ def check_owner(db: apsw.Connection, path: Path) -> None:
         StoreForeign: another application's database.
         StoreSchemaNewer: a schema that this version does not know.
     """
-    application_id = db.pragma("application_id")
-    version = db.pragma("user_version")
-    is_empty = db.execute("SELECT count(*) FROM sqlite_master").get == 0 and version == 0
+    application_id, version, tables = _marks(db)
+    is_empty = tables == 0 and version == 0
     if application_id != APPLICATION_ID and not (application_id == 0 and is_empty):
         msg = (
             f"{path} is the database of another application (application_id {application_id}); "
@@ -173,6 +172,22 @@ def check_owner(db: apsw.Connection, path: Path) -> None:
             "it was left untouched. Run: pip install --upgrade perdure"
         )
         raise StoreSchemaNewer(msg, path=str(path), version=version, known=SCHEMA_VERSION)
+
+
+def _marks(db: apsw.Connection) -> tuple[int, int, int]:
+    """Return application id, schema version and number of tables, all as of one moment.
+
+    Read one by one they could be of before and after another opener's commit, and look foreign.
+    """
+    is_own = not db.in_transaction
+    if is_own:
+        db.execute("BEGIN")
+    try:
+        tables = db.execute("SELECT count(*) FROM sqlite_master").get
+        return db.pragma("application_id"), db.pragma("user_version"), tables
+    finally:
+        if is_own:
+            db.execute("ROLLBACK")
 
 
 def migrate(db: apsw.Connection, path: Path) -> None:

@@ -1,0 +1,74 @@
+"""The sweep over a sample of its points; `make sweep` plays them all.
+
+See sweep.py for what is played, and for how to play one case by hand.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.fault import reference
+from tests.fault.conftest import ROOT, run_program
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]
+
+MARK = re.compile(r"#\s*crash-point:\s*([a-z_.]+)")
+NOT_REACHED_MAX = 0.1
+"""How commits group varies a little, so that now and then a last occurrence is not reached."""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Return the report of one sweep over the sample."""
+    path = tmp_path_factory.mktemp("sweep") / "report.json"
+    done = run_program("-m", "tests.fault.sweep", "--json", str(path), timeout_s=380.0)
+    assert path.exists(), done.stdout
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def marked() -> dict[str, str]:
+    """Return every crash point that the source marks, with its file."""
+    found = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for name in MARK.findall(path.read_text(encoding="utf-8")):
+            found[name] = str(path.relative_to(ROOT))
+    return found
+
+
+def test_nothing_differs_wherever_a_process_is_killed(report, record_property):
+    record_property(
+        "figure",
+        f"sweep: {report['kills']} kills at {len(report['names'])} crash points, "
+        f"{len(report['differences'])} differences, {report['seconds']} s",
+    )
+    shown = [(each["case"], each["differences"]) for each in report["differences"]]
+    assert shown == [], report["differences"][0]["logs"]
+
+
+def test_processes_were_really_killed(report):
+    assert report["kills"] >= report["cases"] * (1 - NOT_REACHED_MAX), report["not_reached"]
+
+
+def test_every_marked_crash_point_is_swept(report):
+    missing = {name: path for name, path in marked().items() if name not in report["names"]}
+    assert missing == {}
+
+
+def test_every_probe_is_marked():
+    probes = re.compile(r"probe\(\s*\"([a-z_.]+)\"")
+    names = {
+        name
+        for path in (ROOT / "src").rglob("*.py")
+        for name in probes.findall(Path(path).read_text(encoding="utf-8"))
+    }
+    assert names - marked().keys() == set()
+
+
+def test_reference_graph_has_every_kind_of_effect():
+    from perdure import Effect
+    from perdure.model import EffectKind
+
+    kinds = {each.kind for each in vars(reference).values() if isinstance(each, Effect)}
+    assert kinds == set(EffectKind)
