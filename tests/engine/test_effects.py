@@ -1,4 +1,7 @@
-"""Effects: what is recorded, what is repeated, and what is left to a person."""
+"""Effects: what is recorded, what is repeated, and what is left to a person.
+
+Size: one short test per rule of the ledger, in the order in which they are met.
+"""
 
 import asyncio
 import threading

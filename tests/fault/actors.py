@@ -15,7 +15,7 @@ from perdure.clock import SystemClock, SystemIds, SystemRng, Services
 from perdure.engine.loading import read_records
 from perdure.errors import AlreadyAnswered, AlreadyDecided, RunFinal
 from perdure.model import records as rec
-from tests.fault import reference
+from tests.fault import reference, small
 from tests.fault.injector import Injector
 from tests.fault.outside import OUTSIDE
 
@@ -55,7 +55,7 @@ class Scene:
         services = Services(clock=SystemClock(), rng=SystemRng(), ids=SystemIds(), probe=probe)
         return Runtime.open(
             self.url.format(place=self.place),
-            graphs=reference.GRAPHS,
+            graphs=[*reference.GRAPHS, *small.GRAPHS],
             worker=self.settings if worker else False,
             services=services,
             sandbox=self.sandboxes(probe),
@@ -105,13 +105,13 @@ async def person(scene: Scene, injector: Injector | None) -> None:
     async with scene.runtime(worker=False, injector=injector) as runtime:
         while not await _is_over(runtime):
             await _answer(runtime)
-            await _decide(runtime)
+            await decide(runtime)
             has_cancelled = has_cancelled or await _cancel(runtime)
             await asyncio.sleep(LOOK_S)
 
 
 async def _is_over(runtime: Runtime) -> bool:
-    rows = await runtime.runs()
+    rows = await runtime.runs(limit=1000)
     return bool(rows) and all(row.status.is_final for row in rows)
 
 
@@ -124,7 +124,7 @@ async def _answer(runtime: Runtime) -> None:
                 pass
 
 
-async def _decide(runtime: Runtime) -> None:
+async def decide(runtime: Runtime) -> None:
     for effect in await runtime.effects("uncertain"):
         if effect.kind != "once":
             continue  # the runtime's own business
@@ -162,7 +162,7 @@ async def observe(runtime: Runtime, scene: Scene) -> dict[str, Any]:
     rows = sorted(await runtime.runs(limit=1000), key=lambda row: row.graph)
     wrong: list[str] = []
     for row in rows:
-        wrong += await _broken_rules(runtime, row)
+        wrong += await broken_rules(runtime, row)
     truth = await OUTSIDE.truth()
     once = {name: n for name, n in truth["asked"].items() if name.startswith("once/")}
     wrong += [
@@ -237,7 +237,7 @@ ONCE_EACH = {
 """Records that are written at most once for each of these fields. Not `NodeFinished` of inner graphs: a path is unique."""
 
 
-async def _broken_rules(runtime: Runtime, row: Any) -> list[str]:
+async def broken_rules(runtime: Runtime, row: Any) -> list[str]:
     """Return what is wrong with a run's journal: reading it checks seq and hash chain, or raises."""
     entries = await read_records(runtime.engine.store, row.run_id)
     wrong: list[str] = []

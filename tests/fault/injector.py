@@ -7,6 +7,7 @@ the nth time anywhere; the file lock on it goes with the process, however it end
 import fcntl
 import os
 import signal
+import threading
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,10 @@ class Point:
 class Injector:
     """A probe for `Services`, and for what the test's own code marks."""
 
-    def __init__(self, log: Path, chosen: Point | None = None) -> None:
+    def __init__(
+        self, log: Path, chosen: Point | None = None, *, number: int = signal.SIGKILL
+    ) -> None:
+        self._number = number
         self._chosen = chosen
         self._counts: Counter[str] = Counter()
         self._rest = b""
@@ -36,7 +40,8 @@ class Injector:
     def __call__(self, name: str) -> None:
         """Be the probe: die here if this is the chosen point."""
         if self.is_chosen(name):
-            os.kill(os.getpid(), signal.SIGKILL)
+            # Sent to this very thread, so that it goes no further: to the process, it would be some thread that stops first.
+            signal.pthread_kill(threading.get_ident(), self._number)
 
     def is_chosen(self, name: str) -> bool:
         """Count one arrival; return whether it is the chosen one."""

@@ -44,8 +44,12 @@ class Outside:
         return None if answer["label"] is None else f"{endpoint}:{answer['label']}"
 
     async def truth(self) -> dict[str, Any]:
-        """Return what the service counted."""
+        """Return what the service counted, once it has finished what it was asked."""
         return (await self.ask("GET", "/truth"))[1]
+
+    async def counts(self) -> dict[str, Any]:
+        """Return what it has counted up to now."""
+        return (await self.ask("GET", "/counts"))[1]
 
     async def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None

@@ -40,7 +40,7 @@ BOOKED = "CREATE TABLE IF NOT EXISTS booked (label TEXT)"
 
 @effect(kind="pure", retry=QUICK)
 async def price(label: str) -> int:
-    await OUTSIDE.truth()
+    await OUTSIDE.counts()
     return len(label)
 
 

@@ -19,6 +19,7 @@ import socket
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,30 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        self._quiet = threading.Condition()
+        self._under_way = 0
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("CREATE TABLE IF NOT EXISTS asked (endpoint, label, key, pid)")
         self._db.execute("CREATE TABLE IF NOT EXISTS acts (endpoint, label, key, value)")
+
+    @contextlib.contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Note that a request is being worked on."""
+        with self._quiet:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._quiet:
+                self._under_way -= 1
+                self._quiet.notify_all()
+
+    def settle(self) -> None:
+        """Return when nothing is under way: an answer about the past must not be overtaken by it."""
+        with self._quiet:
+            self._quiet.wait_for(lambda: self._under_way == 0, timeout=10.0)
 
     def ask(self, endpoint: str, label: str, key: str, pid: int) -> int:
         """Note a request; return which one it is for its label."""
@@ -84,6 +104,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
+        if parts.path == "/counts":
+            self._answer(200, self.ledger.truth())
+            return
+        self.ledger.settle()
         if parts.path == "/truth":
             self._answer(200, self.ledger.truth())
             return
@@ -92,6 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, {"label": self.ledger.has(endpoint, key)})
 
     def do_POST(self) -> None:
+        with self.ledger.under_way():
+            self._post()
+
+    def _post(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         endpoint = self.path.removeprefix("/act/")
         label, key = body["label"], body["key"]

@@ -6,13 +6,10 @@ registered under; a process that has not registered the class can't build it and
 by `register_type`.
 """
 
-import dataclasses
-import sys
-from enum import Enum
+from enum import Enum, Flag
 from typing import Any
 
-import msgspec
-
+from perdure.codec._forms import Form, kind_of
 from perdure.errors import DecodeFailed, GraphInvalid, TypeUnknown
 
 _explicit: dict[type, str] = {}
@@ -44,15 +41,6 @@ def default_name(cls: type) -> str:
     return cls.__qualname__.replace("<locals>.", "")
 
 
-def _is_pydantic(cls: type) -> bool:
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
-
-
-def _is_named_tuple(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_fields")
-
-
 class TypeRegistry:
     """The types that one runtime knows."""
 
@@ -60,16 +48,12 @@ class TypeRegistry:
         """Start with the types given to `register_type`."""
         self._names: dict[type, str] = {}
         self._classes: dict[str, type] = {}
+        self._forms: dict[type, Form] = {}
 
     @staticmethod
     def can_hold(kind: type) -> bool:
         """Return whether instances of `kind` can be taken apart and built again."""
-        return (
-            dataclasses.is_dataclass(kind)
-            or issubclass(kind, msgspec.Struct | Enum)
-            or _is_pydantic(kind)
-            or _is_named_tuple(kind)
-        )
+        return issubclass(kind, Enum) or kind_of(kind) is not None
 
     def add(self, cls: type) -> None:
         """Register a class; one that can't be held is ignored, so annotations may name anything.
@@ -107,37 +91,25 @@ class TypeRegistry:
             name = self._names.get(cls)
         return name
 
-    def fields_of(self, value: Any) -> dict[str, Any]:
-        """Return the fields of an instance of a registered class."""
-        cls = type(value)
-        if dataclasses.is_dataclass(cls):
-            return {field.name: getattr(value, field.name) for field in dataclasses.fields(cls)}
-        if isinstance(value, msgspec.Struct):
-            return {name: getattr(value, name) for name in cls.__struct_fields__}
-        if _is_named_tuple(cls):
-            return dict(zip(cls._fields, value, strict=True))
-        return {**value.__dict__, **(value.__pydantic_extra__ or {})}
+    def form_of(self, cls: type) -> Form:
+        """Return how a registered class that is no Enum is taken apart and built."""
+        form = self._forms.get(cls)
+        if form is None:
+            make = kind_of(cls)
+            if make is None:
+                msg = f"stored as an object, but {cls.__qualname__!r} is an Enum"
+                raise DecodeFailed(msg, type=cls.__qualname__)
+            form = self._forms[cls] = make(cls)
+        return form
 
-    def build(self, name: str, fields: dict[str, Any]) -> Any:
-        """Build an object without running user code where the class allows it.
+    def build(self, name: str, fields: dict[str, Any], beside: Any = None) -> Any:
+        """Return the object that was stored under the name.
 
         Raises:
             TypeUnknown: no class is registered under the name.
             DecodeFailed: the class does not take these fields any more.
         """
-        cls = self._class(name)
-        try:
-            if _is_pydantic(cls):
-                return cls.model_construct(**fields)  # type: ignore[attr-defined]  # checked one line above
-            if dataclasses.is_dataclass(cls):
-                return _build_dataclass(cls, fields)
-            return cls(**fields)
-        except TypeError as error:
-            msg = (
-                f"a stored {name!r} does not fit its class any more: {error}. Give new fields a "
-                "default."
-            )
-            raise DecodeFailed(msg, type=name) from error
+        return self.form_of(self._class(name)).build(fields, beside)
 
     def member(self, name: str, member: str) -> Any:
         """Return a member of a registered Enum."""
@@ -146,6 +118,14 @@ class TypeRegistry:
             msg = f"stored member {name}.{member} does not exist any more"
             raise DecodeFailed(msg, type=name)
         return cls[member]
+
+    def flags(self, name: str, bits: int) -> Any:
+        """Return a combination of members of a registered Flag."""
+        cls = self._class(name)
+        if not issubclass(cls, Flag) or type(bits) is not int:
+            msg = f"stored flags {name}({bits!r}) do not exist any more"
+            raise DecodeFailed(msg, type=name)
+        return cls(bits)
 
     def _class(self, name: str) -> type:
         cls = self._classes.get(name)
@@ -161,13 +141,3 @@ class TypeRegistry:
             )
             raise TypeUnknown(msg, type=name)
         return cls
-
-
-def _build_dataclass(cls: Any, fields: dict[str, Any]) -> Any:
-    """Build through `__init__`; fields that it does not take (init=False) are set one by one."""
-    plain = {field.name for field in dataclasses.fields(cls) if field.init}
-    value = cls(**{key: item for key, item in fields.items() if key in plain})
-    for key, item in fields.items():
-        if key not in plain:
-            object.__setattr__(value, key, item)
-    return value

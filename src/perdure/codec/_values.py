@@ -1,26 +1,25 @@
 """Values to bytes and back, exactly.
 
 The encoding is msgpack. Whatever msgpack has no exact form for is an extension of type 1 whose
-payload is `[tag, data]`; an object is `["obj", [registered name, {field: value}]]`. The encoding
+payload is `[tag, payload]`; an object is `["obj", [registered name, {field: value}]]`. The encoding
 describes itself: it can be read without the user's types (`describe`), and only registered types
 are ever constructed on load.
 
-Invariant: `decode(encode(v)) == v` and has the same types throughout, or `encode` refuses.
+Invariant: `decode(encode(v)) == v` and has the same types throughout, or `encode` refuses. Bytes
+that `encode` did not write are a `DecodeFailed`, whatever is wrong with them.
 """
 
-import datetime as dt
-import pathlib
-import uuid
+import math
 from collections.abc import Callable
-from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from typing import Any
 
 import msgspec
 
 from perdure.codec._registry import TypeRegistry
-from perdure.codec.limits import DEPTH_MAX, VALUE_BYTES_MAX
-from perdure.errors import DecodeFailed, TypeUnknown, ValueUnserializable
+from perdure.codec._scalars import BACK, SHOW, WIRE, NoExactForm, int_wire, shown_bytes, text_wire
+from perdure.codec.limits import DEPTH_MAX, PATH_PART_CHARS_MAX, PATH_PARTS_MAX, VALUE_BYTES_MAX
+from perdure.errors import DecodeFailed, PerdureError, ValueUnserializable
 
 _EXT = 1
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes})
@@ -28,10 +27,6 @@ _INT64 = range(-(2**63), 2**64)
 
 _encoder = msgspec.msgpack.Encoder()
 _sorting_encoder = msgspec.msgpack.Encoder(order="sorted")
-
-
-def _ext(tag: str, payload: Any) -> msgspec.msgpack.Ext:
-    return msgspec.msgpack.Ext(_EXT, _encoder.encode([tag, payload]))
 
 
 class _Path:
@@ -44,12 +39,152 @@ class _Path:
         self.name = name
 
     def __str__(self) -> str:
-        parts: list[str] = []
-        at: _Path | None = self
-        while at is not None:
-            parts.append(f"[{at.name!r}]" if at.above is not None else str(at.name))
+        parts: list[object] = []
+        at = self
+        while at.above is not None:
+            parts.append(at.name)
             at = at.above
-        return "".join(reversed(parts))
+        parts.reverse()
+        if len(parts) <= PATH_PARTS_MAX:
+            return f"{at.name}{_steps(parts)}"
+        half = PATH_PARTS_MAX // 2
+        left_out = len(parts) - 2 * half
+        return f"{at.name}{_steps(parts[:half])} ({left_out} levels) {_steps(parts[-half:])}"
+
+
+def _steps(parts: list[object]) -> str:
+    return "".join(f"[{_short(repr(part))}]" for part in parts)
+
+
+def _short(text: str) -> str:
+    if len(text) <= PATH_PART_CHARS_MAX:
+        return text
+    half = PATH_PART_CHARS_MAX // 2
+    return f"{text[:half]}...{text[-half:]}"
+
+
+class _Wirer:
+    """Turns a value into what msgpack can encode.
+
+    The careful one also looks at every text for lone surrogates, the canonical one sorts whatever
+    has no order of its own.
+    """
+
+    __slots__ = ("_encode", "_is_canonical", "_is_careful", "_plain", "_registry")
+
+    def __init__(self, registry: TypeRegistry, *, is_canonical: bool, is_careful: bool) -> None:
+        self._registry = registry
+        self._is_canonical = is_canonical
+        self._is_careful = is_careful
+        self._plain = _PLAIN - {str} if is_careful else _PLAIN
+        self._encode = (_sorting_encoder if is_canonical else _encoder).encode
+
+    def encoded(self, value: Any, path: _Path) -> bytes:
+        """Return the encoded value."""
+        return self._encode(self.wire(value, path, 0))
+
+    def _ext(self, tag: str, payload: Any) -> msgspec.msgpack.Ext:
+        return msgspec.msgpack.Ext(_EXT, self._encode([tag, payload]))
+
+    def wire(self, value: Any, path: _Path, depth: int) -> Any:
+        """Return the value as msgpack's types and extensions."""
+        kind = type(value)
+        if kind in self._plain:
+            return value if kind is not int or value in _INT64 else self._ext(*int_wire(value))
+        if depth > DEPTH_MAX:
+            msg = (
+                f"{path} is nested deeper than {DEPTH_MAX} levels (or contains itself); it can't "
+                "be stored. Nothing was written."
+            )
+            raise ValueUnserializable(msg, place=str(path))
+        if kind is list:
+            return self._items(value, path, depth)
+        if kind is dict:
+            return self._map(value, path, depth)
+        scalar = WIRE.get(kind)
+        if scalar is None:
+            return self._other(value, path, depth)
+        try:
+            return self._ext(*scalar(value))
+        except NoExactForm as error:
+            msg = f"{path} can't be stored: {error}. Nothing was written."
+            raise ValueUnserializable(msg, place=str(path)) from None
+
+    def _items(self, value: Any, path: _Path, depth: int) -> list[Any]:
+        plain = self._plain
+        return [
+            item
+            if type(item) in plain and type(item) is not int
+            else self.wire(item, _Path(path, index), depth + 1)
+            for index, item in enumerate(value)
+        ]
+
+    def _map(self, value: dict[Any, Any], path: _Path, depth: int) -> Any:
+        plain = self._plain
+        if all(type(key) is str for key in value) and not (self._is_careful and _is_odd(value)):
+            return {
+                key: item
+                if type(item) in plain and type(item) is not int
+                else self.wire(item, _Path(path, key), depth + 1)
+                for key, item in value.items()
+            }
+        pairs = [
+            [
+                self.wire(key, _Path(path, "a key"), depth + 1),
+                self.wire(item, _Path(path, key), depth + 1),
+            ]
+            for key, item in value.items()
+        ]
+        return self._ext("map", sorted(pairs, key=self._encode) if self._is_canonical else pairs)
+
+    def _other(self, value: Any, path: _Path, depth: int) -> Any:
+        kind = type(value)
+        if kind is str:
+            return self._ext(*text_wire(value)) if _is_odd((value,)) else value
+        if kind is tuple:
+            return self._ext("tuple", self._items(value, path, depth))
+        if kind is set or kind is frozenset:
+            items = self._items(value, path, depth)
+            return self._ext(kind.__name__, sorted(items, key=self._encode))
+        name = self._registry.name_of(kind)
+        if name is None:
+            raise _refusal(value, path)
+        if isinstance(value, Flag):
+            return self._ext("flag", [name, self.wire(value.value, path, depth + 1)])
+        if isinstance(value, Enum):
+            return self._ext("enum", [name, value.name])
+        return self._object(name, value, path, depth)
+
+    def _object(self, name: str, value: Any, path: _Path, depth: int) -> Any:
+        form = self._registry.form_of(type(value))
+        wired = {
+            key: self.wire(item, _Path(path, key), depth + 1)
+            for key, item in form.fields(value).items()
+        }
+        beside = None if self._is_canonical else form.beside(value)
+        return self._ext("obj", [name, wired] if beside is None else [name, wired, beside])
+
+
+def _is_odd(texts: Any) -> bool:
+    """Return whether a text has lone surrogates."""
+    return any("\ud800" <= char <= "\udfff" for text in texts for char in text)
+
+
+def _refusal(value: Any, path: _Path) -> ValueUnserializable:
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    base = next((base for base in kind.__mro__ if base in _CONVERTIBLE), None)
+    if TypeRegistry.can_hold(kind):
+        known = "annotate the field or the return type with it, or call perdure.register_type(...)"
+    elif base is not None:
+        known = f"convert it with {base.__name__}(...)"
+    else:
+        known = "use builtin types, a dataclass, a pydantic model, a msgspec.Struct or an Enum"
+    msg = f"{path} is a {name}, which can't be stored; {known}. Nothing was written."
+    return ValueUnserializable(msg, place=str(path), type=name)
+
+
+_CONVERTIBLE = _PLAIN.union({list, dict, tuple, set, frozenset, bytearray})
 
 
 class ValueCodec:
@@ -59,6 +194,13 @@ class ValueCodec:
         """Use the registry's types; types registered later are known at once."""
         self._registry = registry
         self._decoder = msgspec.msgpack.Decoder(ext_hook=self._unwrap)
+        self._wirers, self._canonical_wirers = (
+            tuple(
+                _Wirer(registry, is_canonical=is_canonical, is_careful=is_careful)
+                for is_careful in (False, True)
+            )
+            for is_canonical in (False, True)
+        )
 
     def encode(self, value: Any, place: str = "value", prefix: str = "") -> bytes:
         """Return the encoded value.
@@ -72,195 +214,123 @@ class ValueCodec:
         Raises:
             ValueUnserializable: names the place inside the value, and the type.
         """
-        if type(value) not in _PLAIN or (type(value) is int and value not in _INT64):
-            value = self._wire(value, _Path(None, f"{prefix}{place}"), 0)
-        encoded = _encoder.encode(value)
+        encoded = _encode_plain(value)
+        if encoded is None:
+            encoded = _encoded(self._wirers, value, f"{prefix}{place}")
         if len(encoded) > VALUE_BYTES_MAX:
             msg = (
-                f"{place} takes {len(encoded)} bytes; the limit is {VALUE_BYTES_MAX}. Store it "
-                "elsewhere and keep a reference."
+                f"{prefix}{place} takes {len(encoded)} bytes; the limit is {VALUE_BYTES_MAX}. "
+                "Store it elsewhere and keep a reference."
             )
             raise ValueUnserializable(msg, place=place, bytes=len(encoded))
         return encoded
 
     def canonical(self, value: Any, place: str = "value") -> bytes:
-        """Return the encoding with sorted map keys: equal values give equal bytes.
+        """Return an encoding of which equal values of equal types give equal bytes.
 
-        For digests only.
+        The order of maps and sets does not count. For digests only.
+
+        Raises:
+            ValueUnserializable: as `encode`.
         """
-        return _sorting_encoder.encode(self._wire(value, _Path(None, place), 0))
+        return _encoded(self._canonical_wirers, value, place)
 
     def decode(self, encoded: bytes | msgspec.Raw) -> Any:
         """Return the value.
 
         Raises:
             TypeUnknown: it holds an object of a type that is not registered here; names it.
-            DecodeFailed: the bytes are not what `encode` writes.
+            DecodeFailed: the bytes are not what `encode` writes, or a class has changed too much.
         """
-        try:
-            return self._decoder.decode(encoded)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            msg = f"stored value can't be decoded: {error}"
-            raise DecodeFailed(msg) from error
-
-    def _wire(self, value: Any, path: _Path, depth: int) -> Any:
-        kind = type(value)
-        if kind in _PLAIN:
-            return value if kind is not int or value in _INT64 else _ext("int", str(value))
-        if depth > DEPTH_MAX:
-            msg = (
-                f"{path} is nested deeper than {DEPTH_MAX} levels (or contains itself); it can't "
-                "be stored"
-            )
-            raise ValueUnserializable(msg, place=str(path))
-        if kind is list:
-            return self._wire_items(value, path, depth)
-        if kind is dict:
-            return self._wire_map(value, path, depth)
-        simple = _SIMPLE.get(kind)
-        if simple is not None:
-            return _ext(*simple(value))
-        return self._wire_other(value, path, depth)
-
-    def _wire_items(self, value: Any, path: _Path, depth: int) -> list[Any]:
-        return [
-            item
-            if type(item) in _PLAIN and type(item) is not int
-            else self._wire(item, _Path(path, index), depth + 1)
-            for index, item in enumerate(value)
-        ]
-
-    def _wire_map(self, value: dict[Any, Any], path: _Path, depth: int) -> Any:
-        if all(type(key) is str for key in value):
-            return {
-                key: item
-                if type(item) in _PLAIN and type(item) is not int
-                else self._wire(item, _Path(path, key), depth + 1)
-                for key, item in value.items()
-            }
-        pairs = [
-            [
-                self._wire(key, _Path(path, "key"), depth + 1),
-                self._wire(item, _Path(path, key), depth + 1),
-            ]
-            for key, item in value.items()
-        ]
-        return _ext("map", pairs)
-
-    def _wire_other(self, value: Any, path: _Path, depth: int) -> Any:
-        kind = type(value)
-        if kind is tuple:
-            return _ext("tuple", self._wire_items(value, path, depth))
-        if kind is set or kind is frozenset:
-            items = self._wire_items(value, path, depth)
-            return _ext(kind.__name__, sorted(items, key=_encoder.encode))
-        if isinstance(value, pathlib.PurePath):
-            return _ext("path", str(value))
-        name = self._registry.name_of(kind)
-        if name is None:
-            raise _refusal(value, path)
-        if isinstance(value, Enum):
-            return _ext("enum", [name, value.name])
-        fields = self._registry.fields_of(value)
-        wired = {key: self._wire(item, _Path(path, key), depth + 1) for key, item in fields.items()}
-        return _ext("obj", [name, wired])
+        return _decoded(self._decoder.decode, encoded)
 
     def _unwrap(self, code: int, data: memoryview) -> Any:
-        if code != _EXT:
-            msg = f"extension type {code} is unknown here; was it written by a newer Perdure?"
-            raise DecodeFailed(msg)
-        tag, payload = self._decoder.decode(data)
+        tag, payload = _parts(self._decoder, code, data)
         if tag == "obj":
-            return self._registry.build(payload[0], payload[1])
+            name, fields, *beside = _checked(tag, payload, list)
+            return self._registry.build(name, _checked(tag, fields, dict), *beside)
         if tag == "enum":
-            return self._registry.member(payload[0], payload[1])
-        rebuild = _REBUILD.get(tag)
-        if rebuild is None:
+            name, member = _checked(tag, payload, list)
+            return self._registry.member(name, member)
+        if tag == "flag":
+            name, bits = _checked(tag, payload, list)
+            return self._registry.flags(name, bits)
+        if tag not in BACK:
             msg = f"value tag {tag!r} is unknown here; was it written by a newer Perdure?"
             raise DecodeFailed(msg)
-        return rebuild(payload)
+        kind, back = BACK[tag]
+        return back(_checked(tag, payload, kind))
 
 
-def _refusal(value: Any, path: _Path) -> ValueUnserializable:
+def _encode_plain(value: Any) -> bytes | None:
+    """Return the encoding of a value that needs no look inside, else None."""
     kind = type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    known = "annotate the field or the return type with it, or call perdure.register_type(...)"
-    if not TypeRegistry.can_hold(kind):
-        known = "use builtin types, a dataclass, a pydantic model, a msgspec.Struct or an Enum"
-    msg = f"{path} is a {name}, which can't be stored; {known}. Nothing was written."
-    return ValueUnserializable(msg, place=str(path), type=name)
-
-
-def _zone(value: dt.datetime | dt.time) -> str | None:
-    """Return the IANA key of a zone, or an offset, or None for a naive value."""
-    if value.tzinfo is None:
+    if kind not in _PLAIN or (kind is int and value not in _INT64):
         return None
-    key = getattr(value.tzinfo, "key", None)
-    return str(key) if key is not None else "offset"
+    try:
+        return _encoder.encode(value)
+    except (ValueError, OverflowError):
+        return None  # the long way finds another form, or says what is wrong
 
 
-def _datetime_wire(value: dt.datetime) -> tuple[str, list[Any]]:
-    return "datetime", [value.isoformat(), _zone(value), value.fold]
+def _encoded(wirers: tuple[_Wirer, ...], value: Any, place: str) -> bytes:
+    """Return the encoded value; texts are looked at one by one only if one of them is odd."""
+    fast, careful = wirers
+    try:
+        try:
+            return fast.encoded(value, _Path(None, place))
+        except UnicodeEncodeError:
+            return careful.encoded(value, _Path(None, place))
+    except RecursionError as error:
+        msg = f"{place} is nested too deeply to be stored from here. Nothing was written."
+        raise ValueUnserializable(msg, place=place) from error
+    except (ValueError, OverflowError) as error:
+        msg = f"{place} can't be stored: {error}. Nothing was written."
+        raise ValueUnserializable(msg, place=place) from error
 
 
-def _datetime_back(payload: list[Any]) -> dt.datetime:
-    text, zone, fold = payload
-    value = dt.datetime.fromisoformat(text)
-    if zone not in {None, "offset"}:
-        from zoneinfo import ZoneInfo  # noqa: PLC0415  # costs start-up time; needed by few values
-
-        value = value.replace(tzinfo=ZoneInfo(zone))
-    return value.replace(fold=fold)
+def _parts(decoder: Any, code: int, data: memoryview) -> tuple[str, Any]:
+    if code != _EXT:
+        msg = f"extension type {code} is unknown here; was it written by a newer Perdure?"
+        raise DecodeFailed(msg)
+    tag, payload = decoder.decode(data)
+    return _checked("extension", tag, str), payload
 
 
-_SIMPLE: dict[type, Callable[[Any], tuple[str, Any]]] = {
-    Decimal: lambda v: ("decimal", str(v)),
-    dt.datetime: _datetime_wire,
-    dt.date: lambda v: ("date", v.isoformat()),
-    dt.time: lambda v: ("time", v.isoformat()),
-    dt.timedelta: lambda v: ("timedelta", [v.days, v.seconds, v.microseconds]),
-    uuid.UUID: lambda v: ("uuid", v.bytes),
-    bytearray: lambda v: ("bytearray", bytes(v)),
-    complex: lambda v: ("complex", [v.real, v.imag]),
-}
+def _checked(tag: str, payload: Any, kind: type | tuple[type, ...]) -> Any:
+    if not isinstance(payload, kind):
+        msg = f"stored value can't be decoded: {tag!r} with a {type(payload).__name__}"
+        raise DecodeFailed(msg, tag=tag)
+    return payload
 
-_REBUILD: dict[str, Callable[[Any], Any]] = {
-    "int": int,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "map": lambda pairs: {key: item for key, item in pairs},  # noqa: C416  # pairs are lists, dict() is slower here
-    "decimal": Decimal,
-    "datetime": _datetime_back,
-    "date": dt.date.fromisoformat,
-    "time": dt.time.fromisoformat,
-    "timedelta": lambda v: dt.timedelta(days=v[0], seconds=v[1], microseconds=v[2]),
-    "uuid": lambda v: uuid.UUID(bytes=v),
-    "bytearray": bytearray,
-    "complex": lambda v: complex(v[0], v[1]),
-    "path": pathlib.Path,
-}
+
+def _decoded(decode: Callable[[Any], Any], encoded: bytes | msgspec.Raw) -> Any:
+    try:
+        return decode(encoded)
+    except PerdureError:
+        raise
+    except Exception as error:  # what hostile bytes, or a user's class that changed, may raise
+        msg = f"stored value can't be decoded: {type(error).__name__}: {error}"
+        raise DecodeFailed(msg) from error
 
 
 def _describe_ext(code: int, data: memoryview) -> Any:
     if code != _EXT:
         return f"<extension {code}>"
-    tag, payload = _describer.decode(data)
+    tag, payload = _parts(_describer, code, data)
     if tag == "obj":
-        return {"$type": payload[0], **payload[1]}
+        name, fields, *_beside = _checked(tag, payload, list)
+        return {"$type": name, **_checked(tag, fields, dict)}
     if tag == "enum":
-        return f"{payload[0]}.{payload[1]}"
-    if tag in {"tuple", "set", "frozenset"}:
+        name, member = _checked(tag, payload, list)
+        return f"{name}.{member}"
+    if tag == "flag":
+        name, bits = _checked(tag, payload, list)
+        return f"{name}({bits})"
+    show: Callable[[Any], Any] | None = SHOW.get(tag)
+    if show is None:
         return payload
-    if tag == "map":
-        return {str(key): item for key, item in payload}
-    if tag == "datetime":
-        return payload[0]
-    if tag == "timedelta":
-        return str(_REBUILD[tag](payload))
-    if tag == "uuid":
-        return str(uuid.UUID(bytes=payload))
-    return payload
+    return show(_checked(tag, payload, BACK[tag][0]))
 
 
 _describer = msgspec.msgpack.Decoder(ext_hook=_describe_ext)
@@ -272,11 +342,21 @@ def describe(encoded: bytes | msgspec.Raw) -> Any:
     Raises:
         DecodeFailed: the bytes are not what `encode` writes.
     """
-    try:
-        return _describer.decode(encoded)
-    except msgspec.MsgspecError as error:
-        msg = f"stored value can't be decoded: {error}"
-        raise DecodeFailed(msg) from error
+    return _decoded(lambda given: _json_like(_describer.decode(given)), encoded)
 
 
-__all__ = ["TypeUnknown", "ValueCodec", "describe"]
+def _json_like(value: Any) -> Any:
+    """Return decoded data without what JSON has no form for: bytes, nan, infinities."""
+    if isinstance(value, dict):
+        return {str(key): _json_like(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_json_like(item) for item in value]
+    if isinstance(value, bytes):
+        return shown_bytes(value)
+    is_json = value is None or isinstance(value, str | int | float)
+    return (
+        value if is_json and not (type(value) is float and not math.isfinite(value)) else str(value)
+    )
+
+
+__all__ = ["ValueCodec", "describe"]

@@ -13,10 +13,9 @@ was not committed leaves nothing but the outcomes and calls of its tasks.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 
 from perdure.core.identity import scope_of, task_path
 from perdure.core.machines import EFFECT_TABLE, EffectEvent, advance
@@ -28,16 +27,14 @@ INPUT_STEP = 0
 """The step that takes the input in; nodes run from step 1 on."""
 
 
-@dataclass(slots=True)
-class Cell:
+class Cell(Struct):
     """A channel's value as encoded: one piece, or the pieces of a list that was appended to."""
 
     op: str
     pieces: list[Raw]
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """One durable act of a node execution (effect, sleep, ask, receive, child, note).
 
     Attributes:
@@ -65,8 +62,7 @@ class Call:
     is_tentative: bool = False
 
 
-@dataclass(slots=True)
-class Task:
+class Task(Struct):
     """One node execution of the step under way."""
 
     path: str
@@ -79,8 +75,7 @@ class Task:
     live_writes: dict[str, tuple[str, Any]] | None = None
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(Struct):
     """A graph under way: the run's own ("") or a subgraph's (path of its task)."""
 
     path: str
@@ -92,8 +87,7 @@ class Scope:
     is_started: bool = False
 
 
-@dataclass(slots=True)
-class RunState:
+class RunState(Struct):
     """All that a holder must know of a run."""
 
     run_id: str

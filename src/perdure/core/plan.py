@@ -5,8 +5,9 @@ time without having been checked when it was built.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from perdure.core.retry import Retry
 from perdure.model import WriteOp
@@ -18,8 +19,7 @@ END = "__end__"
 """Name of the place where a path through a graph ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """One node execution with an argument of its own (fan-out).
 
     Attributes:
@@ -31,8 +31,7 @@ class Send:
     argument: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Goto:
+class Goto(Struct, frozen=True):
     """An update together with where to go next, instead of the node's edges.
 
     Attributes:
@@ -64,8 +63,7 @@ class Resolve(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
+class Channel(Struct, frozen=True, kw_only=True):
     """One field of the state.
 
     Attributes:
@@ -92,8 +90,7 @@ class Channel:
     check: Callable[[Any], Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class Branch(Struct, frozen=True, kw_only=True):
     """A conditional edge.
 
     Attributes:
@@ -109,8 +106,7 @@ class Branch:
     targets: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlan:
+class NodePlan(Struct, frozen=True, kw_only=True):
     """One node.
 
     Attributes:
@@ -133,8 +129,7 @@ class NodePlan:
     goto: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphPlan:
+class GraphPlan(Struct, frozen=True, kw_only=True):
     """A graph that can be run.
 
     Attributes:

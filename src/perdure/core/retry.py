@@ -3,7 +3,7 @@
 Source: Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015), full jitter.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perdure.clock import Rng
 from perdure.errors import SettingInvalid
@@ -12,8 +12,7 @@ RETRY_AFTER_S_MAX = 24 * 3600.0
 """Longest `Retry-After` that is honoured; longer ones are cut: no header parks a run for ever."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
+class Retry(Struct, frozen=True, kw_only=True):
     """How often and how fast to try again.
 
     Attributes:

@@ -5,6 +5,7 @@ import inspect
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import Any
 
 from msgspec import Raw, structs
@@ -91,6 +92,11 @@ class Act:
         encoded = self.call.result if self.call is not None else None
         return self.run.engine.codec.decode(encoded or rec.NIL)
 
+    @cached_property
+    def request_wire(self) -> bytes:
+        """The arguments as stored, `[args, kwargs]`, encoded once for the record and the ledger."""
+        return self.run.engine.codec.encode(self.request, "effect arguments")
+
     def row(
         self, state: EffectState, *, result: bytes | None = None, failure: Failure | None = None
     ) -> EffectRow:
@@ -108,11 +114,11 @@ class Act:
             key=self.key,
             business_key=self.business_key,
             args_digest=self.digest,
-            request_wire=self.run.engine.codec.encode(self.request, "effect arguments"),
+            request_wire=self.request_wire,
             result_wire=result,
             attempt=max(self.attempt, 1),
             failure=failure,
-            intended_at_us=now_us,
+            intended_at_us=now_us if self.call is None else self.call.started.at_us,
             changed_at_us=now_us,
         )
 
@@ -138,7 +144,7 @@ class Act:
     def intend(self) -> None:
         """Record the intent of the next attempt."""
         attempt = self.attempt + 1
-        request = Raw(self.run.engine.codec.encode(self.request, "effect arguments"))
+        request = Raw(self.request_wire)
         path = self.context.task.path
         record = rec.EffectIntended(
             self.run.now_us(),

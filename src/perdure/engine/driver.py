@@ -42,6 +42,7 @@ class GraphDriver:
         self._run = run
         self.engine = run.engine
         self._steps = 0
+        self._durable_seq = 0
         self._journal_bytes = journal_bytes
         self._whole_bytes = 0
 
@@ -95,13 +96,22 @@ class GraphDriver:
             elif pending:
                 await self._run_tasks(scope, plan, pending)
             await self._commit_step(scope, plan)
-            self._steps += 1
+            self._count_step()
             if (
-                self._steps % YIELD_STEPS == 0
+                (self._steps + 1) % YIELD_STEPS == 0
                 or self._run.is_draining
                 or self._run.journal.is_behind
             ):
                 await self._breathe(scope)
+
+    def _count_step(self) -> None:
+        """Count the steps since the run last waited for a commit: then everybody had their turn.
+
+        A turn more would flush the end of this step without the intent that follows it.
+        """
+        durable = self._run.journal.durable_seq
+        self._steps = self._steps + 1 if durable == self._durable_seq else 0
+        self._durable_seq = durable
 
     async def _breathe(self, scope: fold.Scope) -> None:
         """Let others have a turn: stop if the worker drains, wait for commits far behind."""

@@ -2,10 +2,10 @@
 
 import datetime as dt
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from perdure.codec import describe
 from perdure.engine.environment import Environment
@@ -52,8 +52,7 @@ EVENT_KINDS = tuple(sorted(_KINDS.values()))
 """Every kind of event."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """One durable fact of a run.
 
     Attributes:

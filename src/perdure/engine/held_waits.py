@@ -6,8 +6,9 @@ store wakes the run again.
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from perdure.engine.limits import LINGER_S, SETTLE_TURNS
 from perdure.engine.ports import CANCELLED, WAITING, HeldRun, NodePort
@@ -18,8 +19,7 @@ _DIRECTING = frozenset({MailKind.CANCEL, MailKind.RETRY})
 """Messages to the holder itself, which recording them uses up."""
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
+class Waiting(Struct, eq=False):
     """One open wait that is kept in memory."""
 
     wait: Wait
@@ -137,7 +137,7 @@ class HeldWaits:
         taken = MailTaken(mail_ids=(mail.mail_id,))
         is_stopping = self._run.stop_reason is not None or self._run.is_concluding
         if is_stopping and mail.kind in _DIRECTING:
-            return  # too late for this holder; left in the store, it wakes the run after the release
+            return  # too late for this holder: it wakes the run after the release
         if mail.kind is MailKind.CANCEL:
             compensate = bool(self._run.engine.codec.decode(mail.body_wire))
             self._run.record(

@@ -5,10 +5,9 @@ Every frame's chain hash is checked on the way: what was read is what was writte
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from perdure.codec import NO_HASH, chain_hash, decode_record, split_frame
 from perdure.core import fold
@@ -19,8 +18,7 @@ from perdure.model import records as rec
 from perdure.store.api import Store
 
 
-@dataclass(slots=True)
-class Loaded:
+class Loaded(Struct):
     """A run as its next holder finds it."""
 
     state: fold.RunState

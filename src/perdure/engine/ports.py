@@ -2,8 +2,9 @@
 
 import datetime as dt
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from perdure.core import fold
 from perdure.core.plan import GraphPlan
@@ -14,8 +15,7 @@ from perdure.model.records import Record
 from perdure.store.api import Transaction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """A person's answer to `ctx.ask`.
 
     Attributes:

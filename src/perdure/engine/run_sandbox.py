@@ -46,6 +46,7 @@ class RunSandbox:
         finally:
             context.active -= 1
         self._owner = context
+        self._run.check_dispatch()  # the files are the next holder's by now, if the lease is not safe
         # Whatever no snapshot holds was left by an execution that did not end.
         await self.open().restore(self._run.state.snapshot)
 

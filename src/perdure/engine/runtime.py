@@ -561,13 +561,17 @@ class Runtime:
         msg = f"run {run_id!r} had not ended after {timeout_s} s; it goes on"
         raise ResultTimedOut(msg, run_id=run_id, timeout_s=timeout_s)
 
+    def _held_row(self, run_id: str) -> RunRow | None:
+        """Return the row of a run that this process executes, which tells of its end by itself."""
+        return self.worker.held_row(run_id) if self.worker is not None else None
+
     async def _result(self, run_id: str) -> Any:
         """Look at the row, then wait for news of it."""
         while True:
             waiter = self.engine.add_waiter(run_id)  # before the look, so that no news is missed
             try:
                 mark = self.engine.store.change_mark()
-                row = await self.read_row(run_id)
+                row = self._held_row(run_id) or await self.read_row(run_id)
                 # A parked run that was decided is only waiting for a worker to take it up again.
                 is_parked = row.status is RunStatus.NEEDS_DECISION and row.ready_at_us is None
                 if row.status.is_final or is_parked:

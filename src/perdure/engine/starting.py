@@ -75,8 +75,8 @@ def new_run(
     thread_id = ThreadId(checked_name(thread, "thread") if thread is not None else run_id)
     takes_all = thread is None if is_first is None else is_first
     values = plan.read_input(given, takes_all)
-    # The digest must not depend on whether the thread has run before: the same start may come again later.
-    told = plan.read_input(given, False) if takes_all else values
+    # Whether the thread has run before must not change the digest: the same start may come again.
+    told = plan.read_input(given, False) if takes_all else values  # noqa: FBT003  # is_first
     writes = encode_writes(engine, plan, values, "input field")
     record = rec.RunStarted(
         now_us,

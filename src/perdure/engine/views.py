@@ -1,8 +1,9 @@
 """What people and programs see of a store: checkpoints, asks, ledger entries, differences."""
 
 import datetime as dt
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from perdure.codec import describe
 from perdure.core import fold
@@ -15,8 +16,7 @@ from perdure.model import AskRow, AskState, EffectKind, EffectRow, EffectState, 
 from perdure.model import records as rec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """A place that a thread can be resumed, read or forked at.
 
     Attributes:
@@ -47,8 +47,7 @@ class Checkpoint:
     codec: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(Struct, frozen=True, kw_only=True):
     """A question to a person."""
 
     id: str
@@ -65,8 +64,7 @@ class Ask:
     answered_at: dt.datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerEntry:
+class LedgerEntry(Struct, frozen=True, kw_only=True):
     """An effect, as the ledger has it. `args`, `kwargs`, `result`: JSON-like."""
 
     id: str

@@ -11,8 +11,9 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from perdure.engine.acts import failure_of
 from perdure.engine.environment import Environment
@@ -43,8 +44,7 @@ from perdure.store.api import LIVENESS
 log = logging.getLogger("perdure")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
+class WorkerSettings(Struct, frozen=True, kw_only=True):
     """How a worker works.
 
     Attributes:
@@ -255,6 +255,11 @@ class Worker:
     def held(self) -> int:
         """How many runs it holds."""
         return len(self._held)
+
+    def held_row(self, run_id: str) -> RunRow | None:
+        """Return the row of a run that it executes, as it was claimed; None: it does not."""
+        entry = self._held.get(RunId(run_id))
+        return entry[0] if entry is not None else None
 
     @property
     def has_room(self) -> bool:

@@ -1,12 +1,11 @@
 """The catalogue: one row per error class, the same facts for CLI, HTTP and docs."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from perdure.errors import _tree as tree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueEntry:
+class CatalogueEntry(Struct, frozen=True, kw_only=True):
     """What the outside sees of an error class.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from perdure.core.plan import END, START, Branch, Channel, GraphPlan, NodePlan, Send
 from perdure.core.retry import Retry
@@ -26,8 +27,7 @@ from perdure.graph._types import collect_types
 from perdure.graph.effects import Effect
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDeclared:
+class NodeDeclared(Struct, frozen=True, kw_only=True):
     """One node as declared: exactly one of `function` and `compile_subgraph` is given."""
 
     name: str
@@ -38,8 +38,7 @@ class NodeDeclared:
     goto: tuple[Any, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchDeclared:
+class BranchDeclared(Struct, frozen=True, kw_only=True):
     """One branch as declared."""
 
     source: Any
@@ -47,8 +46,7 @@ class BranchDeclared:
     targets: tuple[Any, ...] | None
 
 
-@dataclass(slots=True, kw_only=True)
-class Declared:
+class Declared(Struct, kw_only=True):
     """All that was declared about a graph."""
 
     name: str

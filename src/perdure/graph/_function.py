@@ -3,8 +3,9 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from perdure.core.plan import END, START, Channel, GraphPlan, NodePlan, Send
 from perdure.errors import GraphInvalid, UpdateInvalid
@@ -30,8 +31,7 @@ NODE = "call"
 """Name of the one node of a function's graph."""
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionState:
+class FunctionState(Struct, frozen=True):
     """The state of a function run durably.
 
     Attributes:

@@ -9,8 +9,9 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from msgspec import Struct
 
 from perdure.core.retry import Retry
 from perdure.errors import GraphInvalid
@@ -39,8 +40,7 @@ RETRY_NONE = Retry(max_attempts=1)
 _RESENDABLE = frozenset({EffectKind.PURE, EffectKind.KEYED, EffectKind.LOOKUP})
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """What `reconcile` returns when the act did happen.
 
     Attributes:
@@ -50,13 +50,11 @@ class Found:
     result: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(Struct, frozen=True):
     """What `reconcile` returns when the act did not happen, and will not: it can be sent again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """What `reconcile` returns when it can't tell yet: it is asked again later, then a person.
 
     Attributes:
@@ -66,8 +64,7 @@ class Unknown:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """The call that `reconcile` is asked about.
 
     Attributes:
@@ -79,8 +76,7 @@ class Request:
     kwargs: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """How many calls run at once in a worker.
 
     Attributes:
