@@ -23,6 +23,7 @@ from perdure import (
     Context,
     Found,
     Graph,
+    NeedsDecision,
     Retry,
     Runtime,
     Send,
@@ -197,6 +198,15 @@ class World:
                     await runtime.resolve(entry.id, happened=happened, result="once", by="person")
 
 
+async def final(run):
+    """Return the result, waiting on while the person decides."""
+    while True:
+        try:
+            return await run.result(timeout=3600)
+        except NeedsDecision:
+            await run._runtime.engine.services.clock.sleep(1)
+
+
 async def simulate(seed):
     world = World(seed)
     clock = world.services.clock
@@ -208,13 +218,15 @@ async def simulate(seed):
         for run in runs:
             await run.signal("early", 7)
         helpers = [asyncio.create_task(world.keep_workers()), asyncio.create_task(world.person(desk))]
-        results = [await run.result(timeout=3600) for run in runs]
+        results = [await final(run) for run in runs]
         for helper in helpers:
             helper.cancel()
         await check(world, desk, results)
         for runtime, store in world.workers:
             if not store.is_gone:
                 await runtime.close(window_s=0)
+            for _row, execution, _task in runtime.worker._held.values():
+                execution.lost()
         await desk.close()
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:

@@ -23,6 +23,12 @@ from perdure.errors import InvariantBroken
 from perdure.model import EffectKind, EffectState, Failure, RunStatus, WriteOp
 from perdure.model import records as rec
 
+INTERRUPTED = "(interrupted)"
+"""Failure type of an effect attempt that was cut off by the end of its worker. No class has it."""
+
+UNKNOWN = "(unknown)"
+"""Failure type of a lookup that could not tell."""
+
 INPUT_STEP = 0
 """The step that takes the input in; nodes run from step 1 on."""
 
@@ -44,6 +50,8 @@ class Call(Struct):
         node_attempt: attempt of the node in which a failure was final.
         is_asked: whether this execution of the node has asked for it (replay bookkeeping, not
             stored).
+        interruptions: attempts that were cut off by the end of a worker; they use up no try.
+        unknowns: lookups of the newest attempt that could not tell.
         is_tentative: result of a contained effect that no sandbox snapshot holds yet.
     """
 
@@ -60,6 +68,8 @@ class Call(Struct):
     ended: Any = None
     is_asked: bool = False
     is_tentative: bool = False
+    interruptions: int = 0
+    unknowns: int = 0
 
 
 class Task(Struct):
@@ -97,6 +107,7 @@ class RunState(Struct):
     last_seq: int = 0
     status: str = RunStatus.PENDING.value
     snapshot: str | None = None
+    step_snapshot: str | None = None
     cancel: rec.CancelRequested | None = None
     uncertain: dict[str, rec.EffectUncertain] = field(default_factory=dict)
     ended: rec.RunEnded | None = None
@@ -115,7 +126,10 @@ class RunState(Struct):
         scope = self.scopes.get(scope_of(path))
         task = scope.tasks.get(path) if scope is not None else None
         if task is None:
-            msg = f"run {self.run_id!r}: the journal speaks of task {path!r}, which no step planned"
+            msg = (
+                f"run {self.run_id!r}: a record about node execution {path!r}, which is not under "
+                "way; does a task that a node created outlive it? Await it in the node"
+            )
             raise InvariantBroken(msg, run_id=self.run_id, task=path)
         return task
 
@@ -153,6 +167,8 @@ def _forget_tentative(task: Task) -> None:
 
 def _run_started(state: RunState, record: rec.RunStarted) -> None:
     state.started = record
+    if record.snapshot is not None:  # a fork goes on with the files of its origin
+        state.snapshot = record.snapshot
 
 
 def _nothing(_state: RunState, _record: Any) -> None:
@@ -201,6 +217,7 @@ def _step_committed(state: RunState, record: rec.StepCommitted) -> None:
     scope.is_started = True
     if record.scope == "":
         state.checkpoint = record.checkpoint
+        state.step_snapshot = record.snapshot
         if record.snapshot is not None:
             state.snapshot = record.snapshot
     _drop_inner_scopes(state, scope)
@@ -266,6 +283,7 @@ def _snapshot(state: RunState, record: rec.StateSnapshot) -> None:
         state.checkpoint = record.checkpoint
         plan_tasks(root, record.step + 1, record.next)
     root.is_started = True
+    state.step_snapshot = record.snapshot
     if record.snapshot is not None:
         state.snapshot = record.snapshot
 
@@ -284,6 +302,7 @@ def _effect_intended(state: RunState, record: rec.EffectIntended) -> None:
     call.attempt = record.attempt
     call.started = record
     call.due_us = None
+    call.unknowns = 0
     state.uncertain.pop(record.effect_id, None)
 
 
@@ -330,6 +349,8 @@ def _effect_uncertain(state: RunState, record: rec.EffectUncertain) -> None:
     call.attempt = record.attempt
     call.failure = record.failure
     call.due_us = record.retry_at_us
+    call.interruptions += record.failure.type == INTERRUPTED
+    call.unknowns += record.failure.type == UNKNOWN
     state.uncertain[record.effect_id] = record
 
 

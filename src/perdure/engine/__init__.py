@@ -1,6 +1,6 @@
 """Drives the core over a store: runs, workers, recovery, waits, effects; what users hold."""
 
-from perdure.engine.context import Child, Context
+from perdure.engine.context import ChildRun, Context
 from perdure.engine.events import EVENT_KINDS, Event
 from perdure.engine.ports import Answer
 from perdure.engine.runtime import Run, Runtime
@@ -12,7 +12,7 @@ __all__ = [
     "Answer",
     "Ask",
     "Checkpoint",
-    "Child",
+    "ChildRun",
     "Context",
     "Event",
     "LedgerEntry",

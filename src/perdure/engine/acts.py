@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Raw, structs
 
 from perdure.clock import Rng
+from perdure.core import fold
 from perdure.core.identity import effect_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.engine.limits import ERROR_CHARS_MAX
@@ -33,6 +34,8 @@ from perdure.model import (
     WaitKind,
 )
 from perdure.model import records as rec
+
+INTERRUPTED = fold.INTERRUPTED
 
 
 def failure_of(error: BaseException, node: str = "") -> Failure:
@@ -67,6 +70,7 @@ class Act:
         identity = context.identify("effect", effect.name, f"{self.digest}{key or ''}")
         self.effect_id: EffectId = effect_id(identity)
         self.call = context.find(self.effect_id)
+        self.last_error: Exception | None = None
         # Whether this process wrote the newest intent: else its outcome is unknown.
 
     @property
@@ -86,6 +90,17 @@ class Act:
     def attempt(self) -> int:
         """The newest attempt, 0 before the first."""
         return self.call.attempt if self.call is not None else 0
+
+    @property
+    def lookups(self) -> int:
+        """How often the newest attempt was looked up without being found or absent."""
+        return self.call.unknowns if self.call is not None else 0
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the newest attempt was cut off by the end of its worker."""
+        failure = self.call.failure if self.call is not None else None
+        return failure is not None and failure.type == INTERRUPTED
 
     def result(self) -> Any:
         """Return the recorded result."""
@@ -250,7 +265,8 @@ class Act:
     ) -> int | None:
         """Return when to try again after the newest attempt, or None: no more tries."""
         rng: Rng = self.run.engine.services.rng
-        tried = max(self.attempt, 1) if attempt is None else attempt
+        cut_off = self.call.interruptions if self.call is not None else 0
+        tried = max(self.attempt - cut_off, 1) if attempt is None else attempt
         delay_s = backoff_s(retry or self.retry, tried, rng, retry_after_s)
         return None if delay_s is None else self.run.now_us() + round(delay_s * 1_000_000)
 
@@ -259,10 +275,9 @@ class Act:
         failure = self.call.failure if self.call is not None else None
         reason = f"{failure.type}: {failure.message}" if failure is not None else "did not happen"
         name, path = self.effect.name, self.context.task.path
-        msg = (
-            f"effect {name!r} of node {path!r} did not happen after {max(self.attempt, 1)} "
-            f"attempt(s): {reason}"
-        )
+        outcome = "did not happen" if self.kind.is_outside else "failed"
+        tries = max(self.attempt, 1)
+        msg = f"effect {name!r} of node {path!r} {outcome} after {tries} attempt(s): {reason}"
         return EffectFailed(msg, run_id=self.run.row.run_id, effect=name, effect_id=self.effect_id)
 
     def refresh(self) -> None:
@@ -342,6 +357,18 @@ async def awaited(function: Callable[..., Any] | None, *args: Any, **kwargs: Any
         return await function(*args, **kwargs)
     value = await asyncio.to_thread(function, *args, **kwargs)
     return await value if hasattr(value, "__await__") else value
+
+
+def takes_two(function: Any) -> bool:
+    """Return whether a function takes (item, ctx): ordinary code around durable acts."""
+    if not callable(function):
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    by_position = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
+    return len(by_position) == 2 and by_position[1].name == "ctx"  # noqa: PLR2004  # (item, ctx)
 
 
 async def bounded(act: Act, start: Callable[[], Awaitable[Any]]) -> Any:

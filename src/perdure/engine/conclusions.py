@@ -88,7 +88,10 @@ async def conclude_cancelled(run: HeldRun) -> None:
     by = run.state.cancel.by if run.state.cancel is not None else ""
     children = await _unfinished_children(run)
     await conclude(
-        run, RunStatus.CANCELLED, Failure(type="Cancelled", message=f"cancelled by {by}"), children
+        run,
+        RunStatus.CANCELLED,
+        Failure(type="Cancelled", message=f"by {by}" if by else "nobody said who"),
+        children,
     )
 
 

@@ -17,6 +17,7 @@ from msgspec import Raw
 from perdure.core import fold
 from perdure.core.identity import call_id, digest_of
 from perdure.engine import effects, waits
+from perdure.engine.acts import takes_two
 from perdure.engine.ports import Answer, RunPort
 from perdure.errors import UsageError
 from perdure.graph import Effect, as_effect
@@ -40,14 +41,17 @@ class Emission:
         return self._run.keep_up().__await__()
 
 
-class Child:
-    """A child run, as its parent holds it."""
+class ChildRun:
+    """A child run, as its parent holds it. It has begun; await `result()` for how it ends."""
 
     def __init__(self, context: "Context", call: fold.Call) -> None:
         """Belong to the node execution that spawned it."""
         self._context = context
         self._call = call
         self.id: str = call.started.child
+
+    def __repr__(self) -> str:
+        return f"ChildRun({self.id!r}; await .result() for its final state)"
 
     async def result(self) -> Any:
         """Wait durably until the child has ended and return its final state.
@@ -185,25 +189,30 @@ class Context:
         run.record(rec.Emitted(run.now_us(), self._task.path, self._task.attempt, encoded))
         return Emission(run)
 
-    async def spawn(self, graph: Any, input: Any = None, *, thread: str | None = None) -> Child:  # noqa: A002  # the word of the public API
-        """Start a child run and return it; await `child.result()` for its final state."""
-        return Child(self, await waits.spawn(self, graph, input, thread))
+    async def spawn(self, graph: Any, input: Any = None, *, thread: str | None = None) -> ChildRun:  # noqa: A002  # the word of the public API
+        """Start a child run and return it at once; await `child.result()` for its final state."""
+        return ChildRun(self, await waits.spawn(self, graph, input, thread))
 
     async def map(
         self, function: Any, items: Iterable[Any], *, limit: int | None = None
     ) -> list[Any]:
-        """Apply an effect (or async function) to all items, `limit` at a time; results in order.
+        """Call an effect for all items, `limit` at a time; results in order.
 
-        A plain async function is ordinary code: the `ctx.call`s in it are recorded, it is not. If
-        some fail, the others are still brought to their end; then the first failure is raised.
+        Args:
+            function: an effect; or a plain async function, which counts as kind `once` as in
+                `ctx.call`; or an async function (item, ctx), which is ordinary code that is
+                executed
+                again after a wait or a crash: only what it does by `ctx` is recorded.
+            items: one argument each.
+            limit: how many at a time; None: all.
+
+        If some fail, the others are still brought to their end; then the first failure is raised.
         """
         if limit is not None and limit < 1:
             msg = f"ctx.map(limit={limit!r}): must be at least 1"
             raise UsageError(msg)
         gate = asyncio.Semaphore(limit) if limit else None
-        one: Callable[[Any], Awaitable[Any]] = (
-            (lambda item: self.call(function, item)) if isinstance(function, Effect) else function
-        )
+        one = self._per_item(function)
 
         async def bounded(item: Any) -> Any:
             """Do one item when there is room."""
@@ -218,6 +227,12 @@ class Context:
             if isinstance(result, BaseException):
                 raise result
         return results
+
+    def _per_item(self, function: Any) -> Callable[[Any], Awaitable[Any]]:
+        """Return what `map` does with one item: an act, or the user's (item, ctx) function."""
+        if not isinstance(function, Effect) and takes_two(function):
+            return lambda item: function(item, self)
+        return lambda item: self.call(function, item)
 
     def now(self) -> dt.datetime:
         """Return the time (UTC), the same on every execution of this node."""
@@ -243,7 +258,17 @@ class Context:
     # -- bookkeeping -------------------------------------------------------------------------------
 
     def identify(self, kind: str, name: str, digest: str) -> str:
-        """Return the identity of the next act of this kind, name and digest."""
+        """Return the identity of the next act of this kind, name and digest.
+
+        Raises:
+            UsageError: the node has returned already.
+        """
+        if self._task.outcome is not None:
+            msg = (
+                f"node {self._task.path!r} has returned, and a task that it created still uses its "
+                f"ctx ({kind} {name!r}); nothing was done. Await such tasks in the node"
+            )
+            raise UsageError(msg, run_id=self.run_id, node=self._task.path)
         if self._counts is None:
             self._counts = Counter()
         key = (kind, name, digest)

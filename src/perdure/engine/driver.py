@@ -29,6 +29,7 @@ from perdure.errors import (
     StateMutated,
     StepLimitReached,
     UpdateInvalid,
+    UsageError,
 )
 from perdure.model import ThreadBased, Wait, WaitKind, WriteOp
 from perdure.model import records as rec
@@ -78,7 +79,13 @@ class GraphDriver:
         self._whole_bytes = sum(len(memoryview(raw)) for _op, raw in started.input.values())
         self._run.record(
             rec.StepCommitted(
-                self._run.now_us(), "", 0, self._run.state.checkpoint + 1, encoded, specs
+                self._run.now_us(),
+                "",
+                0,
+                self._run.state.checkpoint + 1,
+                encoded,
+                specs,
+                self._run.state.snapshot,
             )
         )
 
@@ -201,6 +208,7 @@ class GraphDriver:
                 live, goto = await self._run_subgraph(scope, node.subgraph, task), None
             else:
                 returned = await self._call_node(scope, plan, node, task, context)
+                _check_awaited(task.path, context)
                 live, goto = self._read_update(plan, node, returned)
             writes = self._encode_live(f"graph {plan.name!r}, node {node.name!r}, field ", live)
         except GaveUp:
@@ -255,7 +263,9 @@ class GraphDriver:
             returned = await self._within(call(*args), node, context)
         for name, value, size in sizes:
             if len(value) != size:
-                raise _mutated(task.path, name, size, len(value))
+                raise _mutated(task.path, name, f"it had {size} items, now {len(value)}")
+        if not task.spec.is_sent:
+            _check_assigned(task.path, argument, values)
         return returned
 
     async def _in_os_thread(
@@ -549,10 +559,32 @@ class GraphDriver:
 _SIZED = frozenset({list, dict, set})
 
 
-def _mutated(path: str, name: str, before: int, after: int) -> StateMutated:
+def _check_awaited(path: str, context: Context) -> None:
+    """Refuse a node that returns while something that it began by ctx is under way."""
+    under_way = context.active + context.waiting + context.held
+    if under_way:
+        msg = (
+            f"node {path!r} returned while {under_way} of its ctx calls were under way; await them "
+            "all before it returns (asyncio.gather, or ctx.map)"
+        )
+        raise UsageError(msg, node=path)
+
+
+def _check_assigned(path: str, argument: Any, values: Mapping[str, Any]) -> None:
+    """Refuse a state whose fields were assigned: what is not returned would be lost."""
+    read: Callable[[Any, str], Any] = _item if type(argument) is dict else getattr
+    for name, value in values.items():
+        if read(argument, name) is not value:
+            raise _mutated(path, name, "it was assigned")
+
+
+def _item(state: dict[str, Any], name: str) -> Any:
+    return state.get(name)
+
+
+def _mutated(path: str, name: str, how: str) -> StateMutated:
     msg = (
-        f"node {path!r} changed state field {name!r} in place (it had {before} items, now "
-        f"{after}); return it as an update instead, e.g. return {{{name!r}: ...}}. Nothing of the "
-        "node was recorded as its update."
+        f"node {path!r} changed state field {name!r} in place ({how}); return it as an update "
+        f"instead, e.g. return {{{name!r}: ...}}. Nothing of the node was recorded."
     )
     return StateMutated(msg, node=path, field=name)

@@ -226,10 +226,8 @@ class Environment:
             raise NotFound(msg, run_id=run_id)
         if row.checkpoint <= row.base_checkpoint:
             return {}, row
-        cells, _run, _id, _next = await load_checkpoint(
-            self.store, row.tenant, row.thread, row.checkpoint
-        )
-        return self.decode_cells(cells), row
+        at = await load_checkpoint(self.store, row.tenant, row.thread, row.checkpoint)
+        return self.decode_cells(at.cells), row
 
 
 def input_digest(graph: str, version: int, canonical: bytes) -> str:

@@ -189,8 +189,10 @@ class Execution:
         if self._is_unproven and type(record) in _PROGRESS:
             self._is_unproven = False
             changes = (*changes, RunProgressed(lease_until_us=self.engine.lease_until_us()))
+        if self.journal.error is not None:
+            raise self.journal.error
+        fold.apply(self.state, record)  # first: what can't be applied must not be journalled
         self.journal.add(record, *changes)
-        fold.apply(self.state, record)
 
     async def barrier(self) -> None:
         """Return when everything recorded is durable; a lost lease stops the run instead."""

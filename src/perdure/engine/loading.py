@@ -18,6 +18,32 @@ from perdure.model import records as rec
 from perdure.store.api import Store
 
 
+class Line(Struct):
+    """A thread's committed state: cells, the sandbox snapshot that goes with it, bytes read."""
+
+    cells: dict[str, fold.Cell]
+    snapshot: str | None
+    size: int
+
+
+class At(Struct, frozen=True, kw_only=True):
+    """A thread at one of its checkpoints.
+
+    Attributes:
+        cells: the state.
+        run: the run that wrote the checkpoint.
+        checkpoint: its id.
+        next: what was to run next.
+        snapshot: sandbox snapshot that goes with it.
+    """
+
+    cells: dict[str, fold.Cell]
+    run: RunRow
+    checkpoint: int
+    next: list[rec.TaskSpec]
+    snapshot: str | None
+
+
 class Loaded(Struct):
     """A run as its next holder finds it."""
 
@@ -64,38 +90,30 @@ async def read_records(
     return found
 
 
-async def load_thread_cells(
+async def load_thread_line(
     store: Store, tenant: TenantId, thread: ThreadId, before_ordinal: int
-) -> tuple[dict[str, fold.Cell], int]:
-    """Return the thread's newest state before a run as cells, and the bytes of journal read."""
+) -> Line:
+    """Return the thread's newest committed state before a run."""
+    line = Line({}, None, 0)
     row = await store.read_thread(tenant, thread)
     if row is None or before_ordinal <= 1:
-        return {}, 0
+        return line
     from_ordinal = max(row.base_ordinal, 1)
-    cells: dict[str, fold.Cell] = {}
-    size = 0
     for run in await store.read_thread_runs(tenant, thread, from_ordinal=from_ordinal):
         if run.ordinal >= before_ordinal:
             break
         from_seq = row.base_seq if run.ordinal == row.base_ordinal and row.base_seq else 1
-        state, read = await _fold_run(store, run, cells, from_seq)
-        cells = state.root.cells
-        size += read
-    return cells, size
+        loaded = await _fold_frames(store, run, line, from_seq)
+        line.cells = loaded.state.root.cells
+        line.snapshot = loaded.state.step_snapshot
+        line.size += loaded.journal_bytes
+    return line
 
 
-async def _fold_run(
-    store: Store, run: RunRow, cells: dict[str, fold.Cell], from_seq: int
-) -> tuple[fold.RunState, int]:
-    loaded = await _fold_frames(store, run, cells, from_seq)
-    return loaded.state, loaded.journal_bytes
-
-
-async def _fold_frames(
-    store: Store, run: RunRow, cells: dict[str, fold.Cell], from_seq: int
-) -> Loaded:
+async def _fold_frames(store: Store, run: RunRow, line: Line, from_seq: int) -> Loaded:
     state = fold.RunState(run.run_id)
-    state.root.cells = cells
+    state.root.cells = line.cells
+    state.snapshot = state.step_snapshot = line.snapshot
     state.checkpoint = run.base_checkpoint
     frames = await store.read_frames(run.run_id, from_seq=from_seq)
     if from_seq > 1:
@@ -131,12 +149,11 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     from_seq = 1
     if thread is not None and thread.base_ordinal == row.ordinal and thread.base_seq:
         from_seq = thread.base_seq
-    cells: dict[str, fold.Cell] = {}
-    size = 0
+    line = Line({}, None, 0)
     if from_seq == 1:
-        cells, size = await load_thread_cells(store, row.tenant, row.thread, row.ordinal)
-    loaded = await _fold_frames(store, row, cells, from_seq)
-    loaded.journal_bytes += size
+        line = await load_thread_line(store, row.tenant, row.thread, row.ordinal)
+    loaded = await _fold_frames(store, row, line, from_seq)
+    loaded.journal_bytes += line.size
     fold.settle_sandbox(loaded.state)
     if loaded.state.last_seq != row.last_seq:
         msg = (
@@ -154,10 +171,8 @@ def decode_cells(cells: dict[str, fold.Cell], decode: Callable[[Raw], Any]) -> d
 
 async def load_checkpoint(
     store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int | None
-) -> tuple[dict[str, fold.Cell], RunRow, int, list[rec.TaskSpec]]:
+) -> At:
     """Return the thread's state at a checkpoint (None: the newest).
-
-    That is: its cells, the run that wrote it, its id, and what was to run next.
 
     Raises:
         NotFound: no such thread, or no such checkpoint; names what there is.
@@ -165,38 +180,52 @@ async def load_checkpoint(
     runs = await store.read_thread_runs(tenant, thread, from_ordinal=1)
     if not runs:
         msg = (
-            f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps' lists the runs and their "
-            "threads"
+            f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps --all' lists the runs and "
+            "their threads"
         )
         raise NotFound(msg, thread=thread, tenant=tenant)
-    found: tuple[dict[str, fold.Cell], RunRow, int, list[rec.TaskSpec]] | None = None
+    found: At | None = None
     newest = 0
     cells: dict[str, fold.Cell] = {}
-    for run in await _runs_to_fold(store, tenant, thread, runs, checkpoint):
-        row, from_seq = run
+    for row, from_seq in await _runs_to_fold(store, tenant, thread, runs, checkpoint):
         state = fold.RunState(row.run_id)
         state.root.cells = cells
         state.checkpoint = row.base_checkpoint
         for _seq, _frame, record in await read_records(store, row.run_id, from_seq):
             fold.apply(state, record)
-            if isinstance(record, rec.StepCommitted) and record.scope == "":
-                newest = record.checkpoint
-                if checkpoint is None or record.checkpoint == checkpoint:
-                    copied = {
-                        name: fold.Cell(c.op, list(c.pieces))
-                        for name, c in state.root.cells.items()
-                    }
-                    found = (copied, row, record.checkpoint, record.next)
-                if record.checkpoint == checkpoint:
-                    return found  # type: ignore[return-value]  # set two lines above
+            if not _is_checkpoint(record):
+                continue
+            newest = state.checkpoint
+            if checkpoint is None or newest == checkpoint:
+                found = _at(state, row, record)
+            if newest == checkpoint and found is not None:
+                return found
         cells = state.root.cells
     if found is None or checkpoint is not None:
         msg = (
-            f"thread {thread!r} has no checkpoint {checkpoint}; it has 1 to {newest}: 'perdure "
-            f"history {thread}' lists them"
+            f"thread {thread!r} has no checkpoint {checkpoint}; it has 1 to {newest}: "
+            f"'perdure history {thread}' lists them"
         )
         raise NotFound(msg, thread=thread, checkpoint=checkpoint, newest=newest)
     return found
+
+
+def _is_checkpoint(record: rec.Record) -> bool:
+    is_step = isinstance(record, rec.StepCommitted) and record.scope == ""
+    return is_step or isinstance(record, rec.StateSnapshot)
+
+
+def _at(state: fold.RunState, row: RunRow, record: Any) -> At:
+    copied = {
+        name: fold.Cell(cell.op, list(cell.pieces)) for name, cell in state.root.cells.items()
+    }
+    return At(
+        cells=copied,
+        run=row,
+        checkpoint=record.checkpoint,
+        next=record.next,
+        snapshot=record.snapshot,
+    )
 
 
 async def _runs_to_fold(

@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 
+from perdure.core import fold
 from perdure.core.retry import Retry
 from perdure.engine.acts import (
+    INTERRUPTED,
     Act,
     awaited,
     bounded,
@@ -121,7 +123,7 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
 def _recover(act: Act) -> None:
     """An intent without a result: the holder before us died (or lost its lease) in between."""
     failure = Failure(
-        type="Interrupted",
+        type=INTERRUPTED,
         message="the worker stopped between the intent and the result",
         node=act.context.task.path,
     )
@@ -145,41 +147,52 @@ async def _uncertain(act: Act) -> tuple[bool, Any]:
 async def _reconcile(act: Act) -> tuple[bool, Any]:
     """Ask the other side what became of it (kind lookup)."""
     request = Request(args=act.args, kwargs=act.kwargs)
-    tries = 0
-    while True:
-        tries += 1
-        try:
-            found = await bounded(act, lambda: awaited(act.effect.reconcile, request, act.key))
-        except Exception as error:  # noqa: BLE001  # not knowing is an answer; the reason is kept
-            found = Unknown(f"reconcile raised {type(error).__name__}: {error}")
-        # crash-point: effect.reconcile.after
-        act.run.engine.services.probe("effect.reconcile.after")
-        if isinstance(found, Found):
-            return True, act.confirm(found.result, via="reconcile")
-        if isinstance(found, Absent):
-            return await _absent(act)
-        reason = found.reason if isinstance(found, Unknown) else f"reconcile returned {found!r}"
-        failure = Failure(
-            type="Unknown", message=str(reason)[:ERROR_CHARS_MAX], node=act.context.task.path
-        )
-        due_us = act.due_us(None, _RECONCILE, tries)
-        act.lose(failure, due_us)
-        if due_us is None:
-            return False, None
-        await wait_until_due(act)
+    node = act.context.task.path
+    act.context.active += 1
+    try:
+        found = await bounded(act, lambda: awaited(act.effect.reconcile, request, act.key))
+    except Exception as error:  # noqa: BLE001  # not knowing is an answer; the reason is kept
+        found = Unknown(f"reconcile raised {type(error).__name__}: {error}")
+    finally:
+        act.context.active -= 1
+        act.run.touch()
+    if isinstance(found, Found):
+        return True, act.confirm(found.result, via="reconcile")
+    if isinstance(found, Absent):
+        return _absent(act)
+    if not isinstance(found, Unknown):
+        reason = f"reconcile returned {found!r}; it must return Found(result), Absent() or Unknown"
+        act.lose(Failure(type="TypeError", message=reason[:ERROR_CHARS_MAX], node=node), None)
+        return False, None
+    failure = Failure(type=fold.UNKNOWN, message=str(found.reason)[:ERROR_CHARS_MAX], node=node)
+    act.lose(failure, act.due_us(None, act.effect.retry or _RECONCILE, act.lookups + 1))
+    return False, None
 
 
-async def _absent(act: Act) -> tuple[bool, Any]:
-    """It did not happen: send it again while there are tries."""
-    if act.attempt >= act.retry.max_attempts + 1:
-        failure = (
-            act.call.failure
-            if act.call and act.call.failure
-            else Failure(type="Absent", message="it did not happen")
-        )
-        act.refuse(failure, None, via="reconcile")
+def _absent(act: Act) -> tuple[bool, Any]:
+    """It did not happen: it is sent again while its `retry` has tries left."""
+    failure = act.call.failure if act.call is not None else None
+    if failure is None:
+        failure = Failure(type="Absent", message="it did not happen", node=act.context.task.path)
+    if act.was_interrupted:  # the worker's fault, not the other side's: no try is used up
+        act.refuse(failure, act.run.now_us(), via="reconcile")
+        return False, None
+    is_retryable = act.last_error is None or isinstance(act.last_error, act.retry.on)
+    act.refuse(failure, act.due_us(None) if is_retryable else None, via="reconcile")
+    if act.call is not None and act.call.due_us is None:
         raise act.failed()
-    return await _send(act)
+    return False, None
+
+
+def _question(act: Act) -> str:
+    """Return what a person is asked about an effect whose outcome nobody knows."""
+    failure = act.call.failure if act.call is not None else None
+    reason = f" ({failure.type}: {failure.message[:200]})" if failure is not None else ""
+    return (
+        f"effect {act.effect.name}: did it happen?{reason} "
+        f"perdure resolve {act.effect_id} --happened | --not-happened (or let the effect raise "
+        "perdure.Rejected where such an error means that it did not)"
+    )
 
 
 async def _decision(act: Act) -> tuple[bool, Any]:
@@ -188,10 +201,7 @@ async def _decision(act: Act) -> tuple[bool, Any]:
         kind=WaitKind.DECISION,
         subject=act.effect_id,
         node=act.context.task.path,
-        note=(
-            f"effect {act.effect.name}: did it happen? perdure resolve {act.effect_id} --happened "
-            "| --not-happened"
-        ),
+        note=_question(act),
     )
     mail = await act.run.wait_for_mail(act.context, wait, MailKind.DECISION)
     if mail is None:
@@ -209,8 +219,10 @@ async def _decision(act: Act) -> tuple[bool, Any]:
 def convert_result(effect: Effect[Any, Any], value: Any) -> Any:
     """Return a result that a person typed as JSON in the type that the effect declares."""
     declared = effect.result_type
-    is_same = isinstance(declared, type) and isinstance(value, declared)
-    if declared in {None, Any} or value is None or is_same:
+    # Any is a class too, but one that isinstance refuses.
+    if declared is Any or declared is None or value is None:
+        return value
+    if isinstance(declared, type) and isinstance(value, declared):
         return value
     try:
         return msgspec.convert(value, declared)
@@ -260,6 +272,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
 
 def _classify(act: Act, error: Exception) -> None:
     """Record an attempt that raised: known not to have happened, or uncertain."""
+    act.last_error = error
     failure = failure_of(error, act.context.task.path)
     if isinstance(error, (Rejected, *act.effect.rejects)):
         act.refuse(failure, retry_due(act, error, attempt=act.attempt))

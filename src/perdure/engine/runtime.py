@@ -338,20 +338,19 @@ class Runtime:
     async def state(
         self, thread: str, at: int | None = None, *, tenant: str = DEFAULT_TENANT
     ) -> Any:
-        """Return the thread's state at a checkpoint (None: the newest), typed if it can be.
+        """Return the thread's state at a checkpoint (None: the newest).
+
+        Where its graph is not known here: a dict of plain data, as for JSON.
 
         Raises:
             NotFound: no such thread or checkpoint; says which there are.
         """
-        cells, run, _id, _next = await load_checkpoint(
-            self.engine.store, TenantId(tenant), ThreadId(thread), at
-        )
-        values = self.engine.decode_cells(cells)
+        found = await load_checkpoint(self.engine.store, TenantId(tenant), ThreadId(thread), at)
         try:
-            plan = self.engine.plan_named(run.graph, run.version)
+            plan = self.engine.plan_named(found.run.graph, found.run.version)
         except NotFound:
-            return values
-        return plan.build_state(values)
+            return views.plain_values(found.cells)
+        return plan.build_state(self.engine.decode_cells(found.cells))
 
     async def history(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> list[views.Checkpoint]:
         """Return the thread's checkpoints, newest first.
@@ -361,15 +360,20 @@ class Runtime:
         """
         return await views.history(self.engine, TenantId(tenant), ThreadId(thread))
 
-    async def diff(self, a: Any, b: Any, *, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
+    async def diff(
+        self, a: Any, b: Any, *, thread: str | None = None, tenant: str = DEFAULT_TENANT
+    ) -> list[dict[str, Any]]:
         """Return what changed between two checkpoints, as JSON Patch operations (RFC 6902).
 
         Args:
-            a: a `Checkpoint`, a pair (thread, checkpoint id), or a run id (its newest state).
+            a: a `Checkpoint`, a pair (thread, checkpoint id), a run id (its newest state), or, with
+                `thread`, a checkpoint id.
             b: the same.
+            thread: whose checkpoints plain ids are.
             tenant: whose.
         """
-        return await views.diff(self.engine, TenantId(tenant), a, b)
+        pair = [(thread, at) if thread is not None and isinstance(at, int) else at for at in (a, b)]
+        return await views.diff(self.engine, TenantId(tenant), *pair)
 
     async def fork(
         self,
@@ -394,11 +398,9 @@ class Runtime:
             UpdateInvalid: the update does not fit the state.
         """
         engine = self.engine
-        cells, run, checkpoint, following = await load_checkpoint(
-            engine.store, TenantId(tenant), ThreadId(thread), at
-        )
-        plan = engine.plan_named(run.graph, run.version)
-        values = engine.decode_cells(cells)
+        found = await load_checkpoint(engine.store, TenantId(tenant), ThreadId(thread), at)
+        plan = engine.plan_named(found.run.graph, found.run.version)
+        values = engine.decode_cells(found.cells)
         values.update(plan.read_input(dict(update or {}), False))  # noqa: FBT003  # the plan's form: is_first
         now_us = engine.now_us()
         run_id = engine.services.ids.new("r", now_us)
@@ -415,8 +417,9 @@ class Runtime:
             plan.version,
             writes,
             origin_thread=thread,
-            origin_checkpoint=checkpoint,
-            next=following,
+            origin_checkpoint=found.checkpoint,
+            next=found.next,
+            snapshot=found.snapshot,
         )
         started = await self._start(finish_new_run(engine, record, on_busy=OnBusy.REJECT))
         return Run(self, started.row.run_id, started.row.thread)
@@ -590,17 +593,25 @@ class Runtime:
         if row.status is RunStatus.FAILED:
             raise _run_failed(row, failure, reason)
         if row.status is RunStatus.CANCELLED:
-            uncertain = [e.id for e in await self.effects("uncertain", run_id=row.run_id)]
-            msg = f"run {row.run_id!r} was {reason or 'cancelled'}"
-            if uncertain:
-                msg += f"; {len(uncertain)} effects are uncertain: 'perdure show {row.run_id}'"
-            raise RunCancelled(msg, run_id=row.run_id, uncertain=uncertain)
+            raise await self._run_cancelled(row, reason)
         values, row = await self.engine.values_of(row.run_id)
         try:
             plan = self.engine.plan_named(row.graph, row.version)
         except NotFound:
             return values
         return result_of(plan, values)
+
+    async def _run_cancelled(self, row: RunRow, reason: str) -> RunCancelled:
+        uncertain = [e.id for e in await self.effects("uncertain", run_id=row.run_id)]
+        failed = [e.id for e in await self.effects("compensation_failed", run_id=row.run_id)]
+        msg = f"run {row.run_id!r} was cancelled: {reason}"
+        if uncertain:
+            msg += f"; of {len(uncertain)} effects nobody knows whether they happened"
+        if failed:
+            msg += f"; {len(failed)} compensations failed"
+        if uncertain or failed:
+            msg += f": 'perdure show {row.run_id}'"
+        return RunCancelled(msg, run_id=row.run_id, uncertain=uncertain, compensation_failed=failed)
 
     def _on_ended(
         self, row: RunRow, status: RunStatus, _failure: Failure | None, values: Any

@@ -215,11 +215,18 @@ async def _plain_state(engine: Environment, tenant: TenantId, at: Any) -> dict[s
             raise NotFound(msg, run_id=at)
         thread, checkpoint = row.thread, row.checkpoint
     else:
-        msg = f"diff: {at!r} is no Checkpoint, (thread, checkpoint id) or run id"
+        msg = (
+            f"diff: {at!r} is no Checkpoint, (thread, checkpoint id) or run id; for plain "
+            "checkpoint "
+            f"ids say whose they are: diff(3, 5, thread='t')"
+        )
         raise UsageError(msg)
-    cells, _run, _id, _next = await load_checkpoint(
-        engine.store, tenant, ThreadId(thread), checkpoint
-    )
+    found = await load_checkpoint(engine.store, tenant, ThreadId(thread), checkpoint)
+    return plain_values(found.cells)
+
+
+def plain_values(cells: dict[str, fold.Cell]) -> dict[str, Any]:
+    """Return a state as JSON-like data, without the user's types."""
     return {name: fold.decode_cell(cell, describe) for name, cell in cells.items()}
 
 
@@ -228,10 +235,8 @@ async def plain_state(engine: Environment, row: RunRow) -> dict[str, Any]:
     checkpoint = row.checkpoint if row.checkpoint > row.base_checkpoint else None
     if checkpoint is None:
         return {}
-    cells, _run, _id, _next = await load_checkpoint(
-        engine.store, row.tenant, row.thread, checkpoint
-    )
-    return {name: fold.decode_cell(cell, describe) for name, cell in cells.items()}
+    found = await load_checkpoint(engine.store, row.tenant, row.thread, checkpoint)
+    return plain_values(found.cells)
 
 
 async def diff(engine: Environment, tenant: TenantId, a: Any, b: Any) -> list[dict[str, Any]]:

@@ -140,7 +140,7 @@ class AskExpired(OutcomeError):
     """Nobody answered in time; the expiry is recorded."""
 
 
-class ReceiveTimedOut(OutcomeError):
+class ReceiveTimedOut(OutcomeError, TimeoutError):
     """No signal came in time; the timeout is recorded."""
 
 
@@ -148,15 +148,15 @@ class ChildFailed(OutcomeError):
     """A child run ended as failed or cancelled."""
 
 
-class NodeTimedOut(OutcomeError):
+class NodeTimedOut(OutcomeError, TimeoutError):
     """A node attempt took longer than its timeout_s."""
 
 
-class EffectTimedOut(OutcomeError):
+class EffectTimedOut(OutcomeError, TimeoutError):
     """An effect attempt took longer than its timeout_s; it may have happened."""
 
 
-class ResultTimedOut(OutcomeError):
+class ResultTimedOut(OutcomeError, TimeoutError):
     """The run had not ended within the timeout; it goes on."""
 
 

@@ -270,7 +270,7 @@ def _check(declared: Any, kind: EffectKind | str) -> tuple[EffectKind, inspect.S
     except SignatureProblem:
         problems.append("its signature can't be read; wrap it in a function")
     _check_needs(declared, found, signature, problems)
-    _check_options(declared, problems)
+    _check_options(declared, found, problems)
     _check_filled_in(signature, problems)
     if problems:
         lines = [f"effect {declared.name!r}: {line}" for line in problems]
@@ -318,7 +318,7 @@ def _check_needs(
         )
 
 
-def _check_options(declared: Any, problems: list[str]) -> None:
+def _check_options(declared: Any, kind: EffectKind, problems: list[str]) -> None:
     if declared.retry is not None and not isinstance(declared.retry, Retry):
         problems.append(f"retry={declared.retry!r} is not a Retry; write Retry(max_attempts=3)")
     if declared.timeout_s is not None and not is_duration(declared.timeout_s):
@@ -327,12 +327,35 @@ def _check_options(declared: Any, problems: list[str]) -> None:
         given = getattr(declared, option)
         if given is not None and not callable(given):
             problems.append(f"{option}={given!r} is not a function; give a function or an effect")
+        elif given is not None and not _takes(given, _CALLED_WITH[option]):
+            wanted = ", ".join(_CALLED_WITH[option])
+            problems.append(f"{option}= must take ({wanted}); see the guide")
+    if declared.compensate is not None and kind is EffectKind.PURE:
+        problems.append("kind 'pure' leaves nothing outside that compensate= could counter")
     _check_limit(declared.limit, problems)
     problems.extend(
         f"rejects: {each!r} is not an exception class; name classes"
         for each in declared.rejects
         if not (isinstance(each, type) and issubclass(each, BaseException))
     )
+
+
+_CALLED_WITH = {"reconcile": ("request", "key"), "compensate": ("request", "result")}
+
+
+def _takes(function: Any, names: tuple[str, ...]) -> bool:
+    """Return whether a function can be called with these, by position."""
+    called = function.function if isinstance(function, Effect) else function
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):
+        return True  # can't be read: found out when it is called
+    filled = {name: None for name in FILLED_IN if name in signature.parameters}
+    try:
+        signature.bind(*names, **filled)
+    except TypeError:
+        return False
+    return True
 
 
 def _check_limit(limit: Any, problems: list[str]) -> None:

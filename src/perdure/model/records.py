@@ -36,8 +36,8 @@ class TaskSpec(Struct, array_like=True, frozen=True):
 class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     """The run exists. `input`: field that was given -> (op, value).
 
-    `origin_*` and `next`: a fork goes on with the `next` of that checkpoint instead of the graph's
-    first nodes.
+    `origin_*`, `next` and `snapshot`: a fork goes on with the `next` and the files of that
+    checkpoint instead of the graph's first nodes.
     """
 
     at_us: int
@@ -53,6 +53,7 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     origin_thread: str | None = None
     origin_checkpoint: int | None = None
     next: list[TaskSpec] | None = None
+    snapshot: str | None = None
 
 
 class LeaseTaken(Struct, array_like=True, frozen=True, tag=2):

@@ -173,6 +173,13 @@ def is_decidable(effect: EffectRow) -> bool:
     return effect.state is EffectState.UNCERTAIN and effect.decision is None
 
 
+def with_decision(effect: EffectRow, known: EffectRow) -> EffectRow:
+    """Return the row with the decision about it, which a new attempt makes void."""
+    if effect.state is EffectState.INTENDED:
+        return effect
+    return replace(effect, decision=known.decision, decided_by=known.decided_by)
+
+
 def decision_of(*, happened: bool) -> str:
     """Return the decision as the row spells it."""
     return "happened" if happened else "not_happened"

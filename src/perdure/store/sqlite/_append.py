@@ -206,7 +206,9 @@ excluded.kind,
     state = excluded.state, key = excluded.key, business_key = excluded.business_key,
     args_digest = excluded.args_digest, request_wire = excluded.request_wire,
     result_wire = excluded.result_wire, attempt = excluded.attempt, failure = excluded.failure,
-    intended_at_us = excluded.intended_at_us, changed_at_us = excluded.changed_at_us
+    intended_at_us = excluded.intended_at_us, changed_at_us = excluded.changed_at_us,
+    decision = iif(excluded.state = 'intended', NULL, decision),
+    decided_by = iif(excluded.state = 'intended', NULL, decided_by)
 """
 
 

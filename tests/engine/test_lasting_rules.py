@@ -1,0 +1,305 @@
+"""Rules that were once broken: each test failed before its fix."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pytest
+
+from perdure import (
+    END,
+    START,
+    Absent,
+    Context,
+    DirectorySandboxes,
+    EffectFailed,
+    Found,
+    Graph,
+    GraphInvalid,
+    NeedsDecision,
+    Retry,
+    RunFailed,
+    Unknown,
+    append,
+    effect,
+)
+
+FAST = Retry(max_attempts=3, base_s=0.001, cap_s=0.002)
+
+
+@dataclass
+class State:
+    results: Annotated[list[str], append] = field(default_factory=list)
+    note: str = ""
+
+
+def one_node(function, name="rules"):
+    graph = Graph(State, name=name)
+
+    @graph.node
+    async def act(state: State, ctx: Context) -> dict:
+        return {"results": [str(await function(ctx))]}
+
+    graph.edge(START, act)
+    graph.edge(act, END)
+    return graph
+
+
+async def decided_until_end(runtime, run, happened):
+    for answer in happened:
+        with pytest.raises(NeedsDecision):
+            await run.result(timeout=10)
+        [entry] = await runtime.effects("uncertain")
+        await runtime.resolve(entry.id, happened=answer, result={"told": 1}, by="ann")
+    return (await run.result(timeout=10)).results
+
+
+@pytest.mark.parametrize("annotation", [Any, None, dict, "missing"])
+async def test_a_decision_fits_any_annotation(open_runtime, annotation):
+    async def act():
+        raise ConnectionError
+
+    if annotation != "missing":
+        act.__annotations__["return"] = annotation
+    runtime = await open_runtime(one_node(lambda ctx: ctx.call(effect(act, name="act"))))
+    run = await runtime.start("rules", {})
+    assert await decided_until_end(runtime, run, [True]) == ["{'told': 1}"]
+
+
+async def test_every_attempt_of_an_effect_can_be_decided(open_runtime):
+    calls = []
+
+    @effect
+    async def act() -> dict:
+        calls.append(1)
+        raise ConnectionError
+
+    runtime = await open_runtime(one_node(lambda ctx: ctx.call(act)))
+    run = await runtime.start("rules", {})
+    assert await decided_until_end(runtime, run, [False, False, True]) == ["{'told': 1}"]
+    assert len(calls) == 3
+
+
+async def test_a_repeated_start_gives_the_first_run_also_later(open_runtime):
+    async def body(ctx):
+        return "ok"
+
+    runtime = await open_runtime(one_node(body))
+    first = await runtime.start("rules", State(note="o-7"), thread="t", key="k")
+    await first.result(timeout=10)
+    again = await runtime.start("rules", State(note="o-7"), thread="t", key="k")
+    assert again.id == first.id
+
+
+def contained_graph():
+    @effect(kind="contained")
+    async def write(line: str, *, sandbox) -> str:
+        with (sandbox.path / "log").open("a") as log:
+            log.write(line)
+        return (sandbox.path / "log").read_text()
+
+    graph = Graph(State, name="contained")
+
+    @graph.node
+    async def one(state: State, ctx: Context) -> dict:
+        return {"results": [await ctx.call(write, f"1{state.note}")]}
+
+    @graph.node
+    async def two(state: State, ctx: Context) -> dict:
+        return {"results": [await ctx.call(write, f"2{state.note}")]}
+
+    graph.edge(START, one)
+    graph.edge(one, two)
+    return graph
+
+
+async def test_the_sandbox_goes_on_with_its_thread_and_with_a_fork(open_runtime, tmp_path):
+    graph = contained_graph()
+    runtime = await open_runtime(graph, sandbox=DirectorySandboxes(tmp_path / "boxes"))
+    await (await runtime.start(graph, {"note": "a"}, thread="t")).result(timeout=10)
+    second = await (await runtime.start(graph, {"note": "b"}, thread="t")).result(timeout=10)
+    assert second.results == ["1a", "1a2a", "1a2a1b", "1a2a1b2b"]
+    forked = await runtime.fork("t", at=2, update={"note": "c"})
+    assert (await forked.result(timeout=10)).results == ["1a", "1a2c"]
+
+
+async def test_a_lookup_that_can_not_tell_backs_off_and_ends_at_a_person(open_runtime):
+    asked = []
+
+    async def reconcile(request, key):
+        asked.append(1)
+        return Unknown("lagging")
+
+    # The backoff is longer than what stays in memory: the node is executed again each time.
+    patient = Retry(max_attempts=3, base_s=0.5, cap_s=0.6)
+
+    @effect(kind="lookup", reconcile=reconcile, retry=patient)
+    async def book() -> str:
+        raise TimeoutError
+
+    runtime = await open_runtime(one_node(lambda ctx: ctx.call(book)))
+    run = await runtime.start("rules", {})
+    with pytest.raises(NeedsDecision, match="lagging"):
+        await run.result(timeout=15)
+    assert len(asked) == 3
+
+
+async def test_a_lookup_that_is_absent_keeps_to_its_retry(open_runtime):
+    sent = []
+
+    async def reconcile(request, key):
+        return Absent()
+
+    @effect(kind="lookup", reconcile=reconcile, retry=FAST)
+    async def book() -> str:
+        sent.append(1)
+        raise ConnectionError("down")
+
+    async def body(ctx):
+        with pytest.raises(EffectFailed, match="down"):
+            await ctx.call(book)
+        return "handled"
+
+    runtime = await open_runtime(one_node(body))
+    assert (await (await runtime.start("rules", {})).result(timeout=10)).results == ["handled"]
+    assert len(sent) == 3
+
+
+async def test_a_reconcile_that_answers_nonsense_is_said_at_once(open_runtime):
+    async def reconcile(request, key):
+        return "found it"
+
+    @effect(kind="lookup", reconcile=reconcile)
+    async def book() -> str:
+        raise TimeoutError
+
+    runtime = await open_runtime(one_node(lambda ctx: ctx.call(book)))
+    run = await runtime.start("rules", {})
+    with pytest.raises(NeedsDecision, match=r"must return Found\(result\)"):
+        await run.result(timeout=10)
+
+
+async def test_map_records_a_plain_function_and_not_one_with_ctx(open_runtime):
+    plain, composed = [], []
+
+    async def send(item: int) -> int:
+        plain.append(item)
+        return item
+
+    async def compose(item: int, ctx: Context) -> int:
+        composed.append(item)
+        return await ctx.call(send, item * 10)
+
+    async def body(ctx):
+        first = await ctx.map(send, range(3))
+        second = await ctx.map(compose, range(1, 3))
+        await ctx.sleep(0.3)
+        return first, second
+
+    runtime = await open_runtime(one_node(body))
+    result = await (await runtime.start("rules", {})).result(timeout=10)
+    assert result.results == ["([0, 1, 2], [10, 20])"]
+    assert plain == [0, 1, 2, 10, 20]
+    assert composed == [1, 2, 1, 2]
+
+
+async def test_assigning_to_the_state_is_refused(open_runtime):
+    graph = Graph(State, name="assigning")
+
+    @graph.node
+    async def node(state: State) -> None:
+        state.note = "lost at the next crash"
+
+    graph.edge(START, node)
+    runtime = await open_runtime(graph)
+    with pytest.raises(RunFailed, match="'note' in place"):
+        await (await runtime.start(graph, {})).result(timeout=10)
+
+
+async def test_what_a_node_does_not_await_fails_it(open_runtime):
+    @effect(kind="keyed")
+    async def slow(*, idempotency_key: str) -> str:
+        await asyncio.sleep(0.2)
+        return "done"
+
+    tasks = []
+
+    async def body(ctx):
+        tasks.append(asyncio.create_task(ctx.call(slow)))
+        await asyncio.sleep(0.05)
+        return "left early"
+
+    runtime = await open_runtime(one_node(body))
+    run = await runtime.start("rules", {})
+    with pytest.raises(RunFailed, match="await them"):
+        await run.result(timeout=10)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    [entry] = await runtime.effects(None, run_id=run.id)
+    assert entry.state == "uncertain"
+    assert [e.seq for e in await runtime.events(run.id)][-1] == (await run.row()).last_seq
+
+
+def test_functions_that_are_called_back_must_take_what_they_get():
+    async def undo(refund_id):
+        return None
+
+    async def reconcile(request):
+        return Found(1)
+
+    with pytest.raises(GraphInvalid, match=r"compensate= must take \(request, result\)"):
+
+        @effect(kind="keyed", compensate=undo)
+        async def pay(*, idempotency_key: str) -> str:
+            return ""
+
+    with pytest.raises(GraphInvalid, match=r"reconcile= must take \(request, key\)"):
+
+        @effect(kind="lookup", reconcile=reconcile)
+        async def book() -> str:
+            return ""
+
+
+async def test_checkpoint_ids_can_be_compared(open_runtime):
+    async def body(ctx):
+        return "x"
+
+    runtime = await open_runtime(one_node(body))
+    await (await runtime.start("rules", {}, thread="t")).result(timeout=10)
+    added = [{"op": "add", "path": "/results/-", "value": "x"}]
+    assert await runtime.diff(1, 2, thread="t") == added
+
+
+async def test_timeouts_are_timeout_errors(open_runtime):
+    async def body(ctx):
+        with pytest.raises(TimeoutError):
+            await ctx.receive("never", timeout=0.01)
+        await ctx.receive("never")
+
+    runtime = await open_runtime(one_node(body))
+    run = await runtime.start("rules", {})
+    with pytest.raises(TimeoutError):
+        await run.result(timeout=0.3)
+
+
+async def test_state_is_readable_without_its_graph(open_runtime, tmp_path):
+    url = f"sqlite:///{tmp_path}/plain.db"
+
+    @dataclass
+    class Point:
+        x: int
+
+    @dataclass
+    class Typed:
+        at: Point | None = None
+
+    graph = Graph(Typed, name="typed")
+
+    @graph.node
+    async def node(state: Typed) -> dict:
+        return {"at": Point(3)}
+
+    graph.edge(START, node)
+    runtime = await open_runtime(graph, url=url)
+    await (await runtime.start(graph, {}, thread="t")).result(timeout=10)
+    other = await open_runtime(url=url, worker=False)
+    assert (await other.state("t"))["at"]["x"] == 3
