@@ -207,7 +207,10 @@ async def simulate(seed):
         runs = [await desk.start(graph, {}, thread=f"t{n}") for n in range(RUNS)]
         for run in runs:
             await run.signal("early", 7)
-        helpers = [asyncio.create_task(world.keep_workers()), asyncio.create_task(world.person(desk))]
+        helpers = [
+            asyncio.create_task(world.keep_workers()),
+            asyncio.create_task(world.person(desk)),
+        ]
         results = [await run.result(timeout=3600) for run in runs]
         for helper in helpers:
             helper.cancel()
