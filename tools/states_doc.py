@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 HEAD = """\
 # States
 
-<!-- Written by tools/states_doc.py from src/perdure/core/machines.py. Change that, run it again. -->
+<!-- Written by tools/states_doc.py from src/perdure/core/machines.py: change that. -->
 
 What can become of a run, an effect and an ask. An event that a diagram does not have in a state is
 refused as an error (`InvariantBroken`), and nothing is written.

@@ -256,6 +256,12 @@ def test_no_validator_runs_on_load(codec):
     assert codec.decode(codec.encode(person)).name == " spaces "
 
 
+def test_what_utf8_has_no_form_for_is_refused_where_nothing_else_is_left(codec):
+    odd = Open.model_construct(**{"\ud800": 1})
+    with pytest.raises(ValueUnserializable, match=r"^x can't be stored: .*surrogates"):
+        codec.encode([odd], "x")
+
+
 class Late(pydantic.BaseModel):
     a: int
 

@@ -39,6 +39,8 @@ VALUES = [
     *(dt.datetime.min, dt.datetime.max, dt.datetime(2026, 1, 2, 3, 4, 5, 6)),  # noqa: DTZ001, DTZ901  # naive ones are values too
     *(dt.datetime(2026, 1, 2, fold=1), TWICE, TWICE.replace(fold=1)),  # noqa: DTZ001  # as above
     dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+    dt.datetime(2026, 1, 2, tzinfo=dt.timezone(dt.timedelta(microseconds=1))),
+    dt.time(1, tzinfo=dt.timezone(-dt.timedelta(microseconds=1))),
     dt.datetime(2026, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=-5, minutes=-30))),
     dt.datetime(1900, 1, 2, tzinfo=dt.timezone(dt.timedelta(seconds=3208, microseconds=7))),
     *(dt.time.min, dt.time.max, dt.time(1, 2, fold=1), dt.time(1, 2, tzinfo=dt.UTC)),
