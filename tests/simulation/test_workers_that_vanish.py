@@ -217,7 +217,10 @@ async def simulate(seed):
         runs = [await desk.start(graph, {}, thread=f"t{n}") for n in range(RUNS)]
         for run in runs:
             await run.signal("early", 7)
-        helpers = [asyncio.create_task(world.keep_workers()), asyncio.create_task(world.person(desk))]
+        helpers = [
+            asyncio.create_task(world.keep_workers()),
+            asyncio.create_task(world.person(desk)),
+        ]
         results = [await final(run) for run in runs]
         for helper in helpers:
             helper.cancel()

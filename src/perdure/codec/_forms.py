@@ -237,16 +237,19 @@ class PydanticForm:
             if takes_extra
             else None,
             "__pydantic_fields_set__": set(fields) if beside is None else set(beside),
-            "__pydantic_private__": self._private(),
+            "__pydantic_private__": self._private(inner),
         }
         value = self._cls.__new__(self._cls)
         sys.modules["pydantic"].BaseModel.__setstate__(value, state)
         return value
 
-    def _private(self) -> dict[str, Any] | None:
+    def _private(self, inner: dict[str, Any]) -> dict[str, Any] | None:
         attributes = self._cls.__private_attributes__
         if not attributes:
             return None
         undefined = sys.modules["pydantic_core"].PydanticUndefined
-        made = {name: attribute.get_default() for name, attribute in attributes.items()}
+        made = {
+            name: attribute.get_default(call_default_factory=True, validated_data=inner)
+            for name, attribute in attributes.items()
+        }
         return {name: item for name, item in made.items() if item is not undefined}

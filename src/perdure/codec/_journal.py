@@ -20,6 +20,7 @@ FRAME_FORMAT = 1
 NO_HASH = bytes(32)
 """The hash before the first frame of a run."""
 
+_FORMAT_BYTE = bytes([FRAME_FORMAT])
 _encoder = msgspec.msgpack.Encoder()
 _record_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _frame_decoder = msgspec.msgpack.Decoder(list[bytes])
@@ -30,7 +31,7 @@ encode_record = _encoder.encode
 
 def encode_frame(records: Sequence[bytes]) -> bytes:
     """Return the body of a frame of encoded records."""
-    return b"\x01" + _encoder.encode(records)
+    return _FORMAT_BYTE + _encoder.encode(records)
 
 
 def split_frame(body: bytes) -> list[bytes]:
@@ -48,7 +49,7 @@ def split_frame(body: bytes) -> list[bytes]:
         raise DecodeFailed(msg)
     try:
         return _frame_decoder.decode(memoryview(body)[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         msg = f"journal frame can't be decoded: {error}"
         raise DecodeFailed(msg) from error
 
@@ -61,8 +62,8 @@ def decode_record(encoded: bytes) -> Record:
     """
     try:
         return _record_decoder.decode(encoded)
-    except msgspec.MsgspecError as error:
-        msg = f"journal record can't be decoded: {error}"
+    except (msgspec.MsgspecError, RecursionError) as error:
+        msg = f"journal record can't be decoded: {error}; was it written by a newer Perdure?"
         raise DecodeFailed(msg) from error
 
 

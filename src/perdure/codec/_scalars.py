@@ -37,13 +37,19 @@ def text_wire(value: str) -> tuple[str, bytes]:
     return "str", value.encode("utf-8", "surrogatepass")
 
 
-def _zone(value: dt.datetime | dt.time) -> str | None:
-    """Return the IANA key of a zone, "offset" for a fixed one, None for a naive value."""
+def _zone(value: dt.datetime | dt.time) -> str | list[int] | None:
+    """Return the IANA key of a zone, None for a naive value, "offset" for what the text says.
+
+    A fixed offset with microseconds is given itself: `fromisoformat` reads some of them as UTC.
+    """
     zone: Any = value.tzinfo
     if zone is None:
         return None
     if type(zone) is dt.timezone:
-        return "offset"
+        offset = zone.utcoffset(None)
+        return (
+            [offset.days, offset.seconds, offset.microseconds] if offset.microseconds else "offset"
+        )
     zoneinfo = sys.modules.get("zoneinfo")
     key = zone.key if zoneinfo is not None and type(zone) is zoneinfo.ZoneInfo else None
     if key is None:
@@ -95,8 +101,10 @@ WIRE: dict[type, Callable[[Any], tuple[str, Any]]] = {
 # -- and back --------------------------------------------------------------------------------------
 
 
-def _zoned(value: Any, zone: str | None, fold: int) -> Any:
-    if zone is not None and zone != "offset":
+def _zoned(value: Any, zone: str | list[int] | None, fold: int) -> Any:
+    if isinstance(zone, list):
+        value = value.replace(tzinfo=dt.timezone(_timedelta_back(zone)))
+    elif zone is not None and zone != "offset":
         from zoneinfo import ZoneInfo  # noqa: PLC0415  # costs start-up time; needed by few values
 
         value = value.replace(tzinfo=ZoneInfo(zone))

@@ -53,14 +53,27 @@ class _Path:
 
 
 def _steps(parts: list[object]) -> str:
-    return "".join(f"[{_short(repr(part))}]" for part in parts)
+    return "".join(f"[{_step(part)}]" for part in parts)
 
 
-def _short(text: str) -> str:
+def _step(part: object) -> str:
+    """Return a key or index for people; code of users is not asked, it may raise."""
+    if part is _KEY:
+        return "a key"
+    if type(part) not in _PLAIN or (type(part) is int and part not in _INT64):
+        return f"<{type(part).__qualname__}>"
+    text = repr(part)
     if len(text) <= PATH_PART_CHARS_MAX:
         return text
     half = PATH_PART_CHARS_MAX // 2
     return f"{text[:half]}...{text[-half:]}"
+
+
+class _Key:
+    """Stands for a key itself, where a path leads into it."""
+
+
+_KEY = _Key()
 
 
 class _Wirer:
@@ -130,7 +143,7 @@ class _Wirer:
             }
         pairs = [
             [
-                self.wire(key, _Path(path, "a key"), depth + 1),
+                self.wire(key, _Path(path, _KEY), depth + 1),
                 self.wire(item, _Path(path, key), depth + 1),
             ]
             for key, item in value.items()

@@ -109,7 +109,6 @@ class RunState(Struct):
     snapshot: str | None = None
     step_snapshot: str | None = None
     cancel: rec.CancelRequested | None = None
-    uncertain: dict[str, rec.EffectUncertain] = field(default_factory=dict)
     ended: rec.RunEnded | None = None
 
     @property
@@ -288,6 +287,17 @@ def _snapshot(state: RunState, record: rec.StateSnapshot) -> None:
         state.snapshot = record.snapshot
 
 
+def _call_of(state: RunState, task: str, identity: str) -> Call:
+    call = state.task(task).calls.get(identity)
+    if call is None:
+        msg = (
+            f"run {state.run_id!r}: the journal ends {identity!r} of task {task!r}, which never "
+            "began there"
+        )
+        raise InvariantBroken(msg, run_id=state.run_id, task=task)
+    return call
+
+
 def _effect_intended(state: RunState, record: rec.EffectIntended) -> None:
     calls = state.task(record.task).calls
     call = calls.get(record.effect_id)
@@ -303,7 +313,6 @@ def _effect_intended(state: RunState, record: rec.EffectIntended) -> None:
     call.started = record
     call.due_us = None
     call.unknowns = 0
-    state.uncertain.pop(record.effect_id, None)
 
 
 def _effect_confirmed(state: RunState, record: rec.EffectConfirmed) -> None:
@@ -322,7 +331,6 @@ def _effect_confirmed(state: RunState, record: rec.EffectConfirmed) -> None:
     call.result = record.result
     call.attempt = record.attempt
     call.is_tentative = record.kind == EffectKind.CONTAINED
-    state.uncertain.pop(record.effect_id, None)
 
 
 def _effect_failed(state: RunState, record: rec.EffectFailed) -> None:
@@ -340,18 +348,16 @@ def _effect_failed(state: RunState, record: rec.EffectFailed) -> None:
     call.node_attempt = task.attempt
     call.failure = record.failure
     call.due_us = record.retry_at_us
-    state.uncertain.pop(record.effect_id, None)
 
 
 def _effect_uncertain(state: RunState, record: rec.EffectUncertain) -> None:
-    call = state.task(record.task).calls[record.effect_id]
+    call = _call_of(state, record.task, record.effect_id)
     call.state = advance(EFFECT_TABLE, EffectState(call.state), EffectEvent.LOSE, record.effect_id)
     call.attempt = record.attempt
     call.failure = record.failure
     call.due_us = record.retry_at_us
     call.interruptions += record.failure.type == INTERRUPTED
     call.unknowns += record.failure.type == UNKNOWN
-    state.uncertain[record.effect_id] = record
 
 
 def _opened(kind: str, id_field: str) -> Callable[[RunState, Any], None]:
@@ -367,7 +373,7 @@ def _opened(kind: str, id_field: str) -> Callable[[RunState, Any], None]:
 
 def _closed(id_field: str, value_field: str, new_state: str) -> Callable[[RunState, Any], None]:
     def closed(state: RunState, record: Any) -> None:
-        call = state.task(record.task).calls[getattr(record, id_field)]
+        call = _call_of(state, record.task, getattr(record, id_field))
         call.state = new_state
         call.ended = record
         if value_field:

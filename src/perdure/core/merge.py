@@ -35,8 +35,10 @@ def merge(
             elif op == WriteOp.APPEND:
                 merged[name] = [*merged[name], *value] if name in merged else list(value)
             else:
-                merged[name] = _fold(plan, merged, name, op, value)
-                folded.add(name)
+                items = value if op == WriteOp.FOLD_MANY else [value]
+                for item in items:
+                    merged[name] = _fold(plan, merged, name, item)
+                    folded.add(name)
     return merged, folded
 
 
@@ -51,12 +53,6 @@ def _claim(plan: GraphPlan, writers: dict[str, str], name: str, task: str) -> No
         raise UpdateConflict(msg, field=name, nodes=[first, task])
 
 
-def _fold(plan: GraphPlan, merged: dict[str, Any], name: str, op: str, value: Any) -> Any:
+def _fold(plan: GraphPlan, merged: Mapping[str, Any], name: str, item: Any) -> Any:
     reduce = plan.channels[name].reduce
-    items = value if op == WriteOp.FOLD_MANY else [value]
-    for item in items:
-        if name not in merged or reduce is None:
-            merged[name] = item
-        else:
-            merged[name] = reduce(merged[name], item)
-    return merged[name]
+    return item if name not in merged or reduce is None else reduce(merged[name], item)

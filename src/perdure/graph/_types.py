@@ -1,20 +1,17 @@
 """Finding the classes that values of an annotation may be of, for the codec to register."""
 
-import dataclasses
 import enum
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
-
-from perdure.graph._checks import is_pydantic_model
+from perdure.codec import TypeRegistry
 
 
 def collect_types(
     annotations: Iterable[Any], namespace: Mapping[str, Any] | None = None
 ) -> tuple[type, ...]:
-    """Return every dataclass, Enum, Struct and pydantic model named, through generics and fields.
+    """Return every class named that the codec can hold, through generics and fields.
 
     Args:
         annotations: resolved annotations or classes.
@@ -35,18 +32,10 @@ def collect_types(
             continue
         seen.add(id(annotation))
         alive.append(annotation)
-        if isinstance(annotation, type) and _is_stored_class(annotation):
+        if isinstance(annotation, type) and TypeRegistry.can_hold(annotation):
             found[annotation] = None
         waiting.extend(_parts(annotation, namespace))
     return tuple(found)
-
-
-def _is_stored_class(cls: type) -> bool:
-    return (
-        dataclasses.is_dataclass(cls)
-        or issubclass(cls, enum.Enum | msgspec.Struct)
-        or is_pydantic_model(cls)
-    )
 
 
 def _parts(annotation: Any, namespace: Mapping[str, Any] | None) -> list[Any]:
@@ -60,7 +49,7 @@ def _parts(annotation: Any, namespace: Mapping[str, Any] | None) -> list[Any]:
     else:
         parts.extend(typing.get_args(annotation))
     if isinstance(annotation, type) and (
-        typing.is_typeddict(annotation) or _is_stored_class(annotation)
+        typing.is_typeddict(annotation) or TypeRegistry.can_hold(annotation)
     ):
         parts.extend(_field_annotations(annotation, namespace))
     return parts

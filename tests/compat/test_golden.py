@@ -1,0 +1,122 @@
+"""What released versions stored is read, shown and gone on with by this one."""
+
+import json
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from perdure import Runtime
+from perdure.codec import FRAME_FORMAT, decode_record, describe, encode_record, split_frame
+from perdure.codec._scalars import BACK
+from perdure.engine.events import EVENT_KINDS
+from tools import golden
+
+FOLDERS = sorted(path for path in golden.GOLDEN.iterdir() if path.is_dir())
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def folder(request) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def types(folder):
+    return golden.load(folder)
+
+
+@pytest.fixture
+def url(folder, tmp_path) -> str:
+    shutil.copy(folder / "store.db", tmp_path)
+    return f"sqlite:///{tmp_path / 'store.db'}"
+
+
+def test_the_present_format_has_its_folder():
+    assert golden.GOLDEN / f"v{FRAME_FORMAT}" in FOLDERS
+    assert sum(path.stat().st_size for path in golden.GOLDEN.rglob("store.db")) < 200_000
+
+
+def test_what_was_written_is_never_written_again(capsys):
+    before = {path: path.read_bytes() for path in golden.GOLDEN.rglob("*.*")}
+    assert golden.main() == 1
+    assert "stays as it is" in capsys.readouterr().out
+    assert before == {path: path.read_bytes() for path in golden.GOLDEN.rglob("*.*")}
+
+
+def test_records_of_every_kind_are_read(folder):
+    stored = json.loads((folder / "records.json").read_text())
+    records = [decode_record(each) for each in split_frame(bytes.fromhex(stored["frame"]))]
+    assert [type(record).__name__ for record in records[::2]] == stored["kinds"]
+    for record in records:
+        for name in record.__struct_fields__:
+            assert getattr(record, name) is not ...
+    if folder.name == f"v{FRAME_FORMAT}":
+        assert records == golden.samples()
+        assert set(stored["kinds"]) == {kind.__name__ for kind in golden.KINDS}
+        frame = [encode_record(record) for record in records]
+        assert frame == split_frame(bytes.fromhex(stored["frame"]))
+
+
+def test_values_of_every_tag_are_read(folder, types):
+    stored = json.loads((folder / "values.json").read_text())
+    codec, values = golden.codec_of(types), golden.values(types)
+    assert stored.keys() == values.keys()
+    assert stored.keys() >= BACK.keys()
+    for name, encoded in stored.items():
+        back = codec.decode(bytes.fromhex(encoded))
+        assert back == values[name]
+        assert repr(back) == repr(values[name])
+        json.dumps(describe(bytes.fromhex(encoded)))
+
+
+async def test_a_store_is_read(url, types):
+    async with Runtime.open(url, graphs=types.GRAPHS, worker=False) as runtime:
+        history = await runtime.history("done")
+        assert [c.next for c in history] == [
+            (),
+            ("approve",),
+            ("describe",),
+            ("look", "look", "look"),
+            ("assess",),
+        ]
+        assert [c.id for c in history] == [5, 4, 3, 2, 1]
+        state = await runtime.state("done")
+        assert state.receipt == "receipt for o-done: 40.00"
+        assert state.approval == types.Approval(granted=True, limit=Decimal("40.00"))
+        assert [line.item for line in state.lines] == ["pen", "paper", "ink"]
+        assert (state.total, state.child) == (11, "6 letters")
+        assert state.parcel == types.Parcel(types.Size(6), 1.5)
+        assert (await runtime.state("done", at=2)).lines == []
+        [run] = await runtime.runs(thread="done")
+        kinds = [event.kind for event in await runtime.events(run.run_id)]
+        assert set(kinds) <= set(EVENT_KINDS)
+        assert {"effect_intended", "effect_confirmed", "answered", "child_ended"} <= set(kinds)
+        assert len(await runtime.effects(None, run_id=run.run_id)) == 2
+        assert await runtime.engine.store.check() == []
+
+
+async def test_a_store_is_shown_without_the_types(url):
+    async with Runtime.open(url, worker=False) as runtime:
+        for run in await runtime.runs():
+            for event in await runtime.events(run.run_id):
+                json.dumps(event.to_json())
+        assert (await runtime.history("waits"))[0].next == ("approve",)
+
+
+async def test_a_run_that_waits_goes_on_to_its_end(url, types):
+    async with Runtime.open(url, graphs=types.GRAPHS) as runtime:
+        [row] = await runtime.runs(thread="waits")
+        run = await runtime.get(row.run_id)
+        assert await run.status() == "waiting"
+        [ask] = await runtime.asks()
+        await runtime.answer(ask.id, {"granted": False, "limit": "1.50"}, by="bob")
+        state = await run.result(timeout=15)
+        assert state.receipt == "receipt for o-waits: 1.50"
+        before = [entry.name for entry in await runtime.effects(None, run_id=run.id)]
+        assert sorted(before) == ["charge", "reserve"]  # nothing was repeated
+        again = await runtime.start(types.orders, {"order_id": "o-more"}, thread="done")
+        while not (asks := await runtime.asks(run_id=again.id)):
+            assert await again.status() != "failed"
+        await runtime.answer(asks[0].id, {"granted": True, "limit": "2"}, by="bob")
+        assert (await again.result(timeout=15)).total == 22
