@@ -1,7 +1,8 @@
-"""Real processes, forked from one that has imported everything: a start costs milliseconds, not imports.
+"""Real processes, forked from one that has imported everything: a start costs milliseconds.
 
-The parent must not have threads or an event loop. Every child has a hard deadline, is killed by its own pid only, and is
-waited for. Nothing that a child does can reach the code of its parent: it ends by `os._exit`.
+The parent must not have threads or an event loop. Every child has a hard deadline, is killed by its
+own pid only, and is waited for. No child gets back into the code of its parent: it ends by
+`os._exit`.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 PAUSE_S = 0.002
 
@@ -29,7 +30,7 @@ class Child:
         self._deadline_s = deadline_s
 
     def poll(self) -> int | None:
-        """Return its exit status (negative: the signal that killed it), or None while it lives. Kills it when late."""
+        """Return its exit status (negative: a signal), None while it lives. Kills it when late."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -72,7 +73,7 @@ class Child:
 
 
 def fork(name: str, body: Callable[[], Any], *, log: Path, deadline_s: float) -> Child:
-    """Run `body` in a child; its exit status is 0, what it returned if that is an int, or 1 after an exception.
+    """Run `body` in a child; its exit status is what it returned, or 0, or 1 after an exception.
 
     Args:
         name: for messages.
@@ -119,7 +120,7 @@ class Family:
         self._until_s = time.monotonic() + deadline_s
         self._children: list[Child] = []
 
-    def __enter__(self) -> "Family":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:

@@ -1,4 +1,4 @@
-"""Scenes with several real processes, each a program of its own: `python -m tests.fault.scenes NAME FOLDER [JSON]`.
+"""Scenes with several real processes: `python -m tests.fault.scenes NAME FOLDER [JSON]`.
 
 A scene prints what it saw as JSON; the tests judge it. It runs apart from pytest, because it forks.
 """
@@ -51,7 +51,7 @@ class Stage:
         return self.family.fork(name, lambda: actors.worker(scene or self.scene, injector))
 
     def do(self, name: str, act: Callable[[Runtime], Coroutine[Any, Any, Any]]) -> Any:
-        """Run a coroutine in a process with a runtime that executes nothing; return what it returned."""
+        """Run a coroutine with a runtime in a process of its own; return what it returned."""
         child, answer = self.begin(name, act)
         return self.end(child, answer)
 
@@ -123,7 +123,7 @@ def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] == "T"
 
 
-# -- zombies -------------------------------------------------------------------------------------------
+# -- zombies ---------------------------------------------------------------------------------------
 
 
 def zombie(
@@ -198,7 +198,7 @@ def zombie(
         }
 
 
-# -- two processes, one thread -------------------------------------------------------------------------
+# -- two processes, one thread ---------------------------------------------------------------------
 
 
 def two_writers(place: Path, *, on_busy: str, at_once: bool, number: int = 100) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def two_writers(place: Path, *, on_busy: str, at_once: bool, number: int = 100) 
         async def write(answer: Path) -> None:
             async with stage.scene.runtime(worker=True) as runtime:
                 seen = await _increments(runtime, on_busy=on_busy, at_once=at_once, number=number)
-            answer.write_text(json.dumps(seen), encoding="utf-8")
+            _write(answer, seen)
 
         children = [
             stage.family.fork(f"writer-{n}", lambda answer=answer: write(answer))
@@ -232,6 +232,10 @@ def two_writers(place: Path, *, on_busy: str, at_once: bool, number: int = 100) 
 
         parts = [json.loads(answer.read_text(encoding="utf-8")) for answer in answers]
         return {**stage.do("look", look), "parts": parts}
+
+
+def _write(answer: Path, seen: Any) -> None:
+    answer.write_text(json.dumps(seen), encoding="utf-8")
 
 
 async def _increments(
@@ -256,7 +260,7 @@ async def _increments(
     return seen
 
 
-# -- poison ----------------------------------------------------------------------------------------------
+# -- poison ----------------------------------------------------------------------------------------
 
 
 def poisoned(place: Path) -> dict[str, Any]:
@@ -318,7 +322,7 @@ def poisoned(place: Path) -> dict[str, Any]:
         }
 
 
-# -- drain -----------------------------------------------------------------------------------------------
+# -- drain -----------------------------------------------------------------------------------------
 
 
 def drain(place: Path, *, kind: str, call_s: float, window_s: float) -> dict[str, Any]:
@@ -361,7 +365,7 @@ def drain(place: Path, *, kind: str, call_s: float, window_s: float) -> dict[str
         }
 
 
-# -- soak --------------------------------------------------------------------------------------------------
+# -- soak ------------------------------------------------------------------------------------------
 
 
 def soak(
@@ -373,8 +377,8 @@ def soak(
     seed: int = 0,
     deadline_s: float = 300.0,
 ) -> dict[str, Any]:
-    """Execute many runs with effects over several workers, killed at random moments and replaced."""
-    chance = random.Random(seed)
+    """Execute many runs over several workers, killed at random moments and replaced."""
+    chance = random.Random(seed)  # noqa: S311  # a course that can be repeated
     settings = WorkerSettings(lease_ttl_s=5.0, heartbeat_s=1.0, drain_window_s=5.0, concurrency=16)
     stage = Stage(place, "soak", deadline_s=deadline_s, settings=settings)
     begun_s = time.monotonic()
@@ -421,7 +425,7 @@ def soak(
 
 
 async def _finish_soak(runtime: Runtime, runs: int) -> dict[str, Any]:
-    """Be the person until all runs have ended: decide, and let go on what too many kills have parked."""
+    """Be the person until all runs have ended: decide, and retry what too many kills parked."""
     retried = decided = 0
     while True:
         rows = await runtime.runs(limit=1000)

@@ -1,4 +1,4 @@
-"""A holder that is stopped past its lease and revived: it writes nothing and starts nothing more."""
+"""A holder that is stopped past its lease and revived writes nothing and starts nothing."""
 
 import pytest
 
