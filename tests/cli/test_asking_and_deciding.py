@@ -88,6 +88,14 @@ def test_ps_lists_what_is_asked_for(cli):
     assert cli("ps", "--tenant", "nobody", "--json").json["runs"] == []
 
 
+def test_reader_that_goes_away_is_no_error(cli):
+    cli.run_id("hello", "ada")
+    process = cli.start("ps", "--all")
+    process.stdout.close()
+    assert process.wait(timeout=20) == 141
+    assert process.stderr.read() == ""
+
+
 def test_ps_lists_workers(cli):
     cli.run_id("hello", "ada")
     assert "no workers" in cli("ps", "--workers").out

@@ -166,6 +166,7 @@ def test_killed_worker_shows_in_show_and_the_effect_is_decided(cli):
     (uncertain,) = shown["uncertain"]
     assert in_flight["id"] == uncertain
     text = cli("show", run_id).out
+    assert "reason: UncertainEffect in 1:take_money: " in text
     assert "died or lost its lease here" in text
     assert "without an outcome then: node 1:take_money" in text
     assert f"intended without a result then: effect charge, kind once [{uncertain}]" in text

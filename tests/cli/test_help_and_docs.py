@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from perdure.cli import main
 from perdure.cli._app import COMMANDS, app
 from perdure.engine.doctor import FINDING_CODES
 
@@ -73,6 +74,12 @@ def test_help_without_a_command_lists_the_commands(inside):
 
 def test_version(inside):
     assert re.fullmatch(r"perdure \d+\.\d+\.\d+\n", inside("--version").out)
+
+
+def test_main_exits_with_the_code_of_the_command():
+    with pytest.raises(SystemExit) as caught:
+        main(["dance"])
+    assert caught.value.code == 2
 
 
 LOADED = """

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from perdure import Runtime, effect
-from perdure.engine import timeline
+from perdure.engine import doctor, timeline
 from perdure.engine.doctor import Severity, examine
 from perdure.engine.outlook import Standing, approve_command, example_of, outlook_of
 from perdure.engine.timeline import timeline_of
@@ -252,3 +252,13 @@ async def test_doctor_reports_what_is_late(tmp_path):
         spoil(path, *spoilt)
         codes = [finding.code for finding in (await examine(runtime.engine)).findings]
         assert codes == ["graph_unserved", "ask_expired", "worker_silent"]
+
+
+async def test_doctor_says_what_it_did_not_look_at(open_runtime, monkeypatch):
+    monkeypatch.setattr(doctor, "SCAN_PAGE", 1)
+    runtime = await open_runtime(ask)
+    for thread in ("t", "u"):
+        await waiting(runtime, await runtime.start(ask, thread=thread))
+    report = await examine(runtime.engine)
+    assert [finding.code for finding in report.findings] == ["scan_truncated"]
+    assert report.runs == 2  # runs are read page by page

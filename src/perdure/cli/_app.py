@@ -2,8 +2,10 @@
 
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -83,6 +85,7 @@ def run(arguments: list[str]) -> int:
         code = typer.main.get_command(app).main(
             args=arguments or ["--help"], prog_name="perdure", standalone_mode=False
         )
+        sys.stdout.flush()
     except TyperException as error:
         return print_error(_usage(error), as_json=as_json)
     except PerdureError as error:
@@ -90,9 +93,18 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
+        return _nobody_reads()
+    except SystemExit as ended:  # what typer makes of a broken pipe
+        if isinstance(ended.__context__, BrokenPipeError):
+            return _nobody_reads()
+        raise
     return code if isinstance(code, int) else 0
+
+
+def _nobody_reads() -> int:
+    """Say no more, also not when the interpreter ends; return the exit code of SIGPIPE."""
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # stays open until the end
+    return 128 + signal.SIGPIPE
 
 
 def _usage(error: TyperException) -> UsageError:

@@ -164,7 +164,7 @@ class Foreground:
             outlook = await outlook_of(engine, row)
             if not is_moving(outlook, engine.now_us()) and self.after >= row.last_seq:
                 return outlook
-            await engine.wait_for_news(run.id, mark)
+            await engine.wait_for_news(run.id, mark, self.after)
 
     async def leave(self, runtime: Runtime, run: Run, interrupts: Interrupts) -> int:
         """Drain after a signal; the run goes on where it stands, in any worker."""

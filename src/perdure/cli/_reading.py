@@ -164,7 +164,7 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
         return
     _print_head(row, now_us)
     _print_timeline(story, row, now_us)
-    _print_open(asks, uncertain, outlook, now_us)
+    _print_open(row, asks, uncertain, outlook, now_us)
     if state:
         heading("state")
         say(compact(state, 2000))
@@ -180,7 +180,7 @@ def _print_head(row: RunRow, now_us: int) -> None:
     say(f"  {describe_status(row, now_us)}")
     if row.failure is not None:
         where = f" in {row.failure.node}" if row.failure.node else ""
-        say(f"  reason: {clean(row.failure.type)}{clean(where)}: {clean(row.failure.message)}")
+        say(f"  reason: {clean(row.failure.type + where)}: {clean(row.failure.message)}")
     ended = f", ended {full_time(as_datetime(row.ended_at_us))}" if row.ended_at_us else ""
     say(f"  started {full_time(as_datetime(row.created_at_us))}{ended} (UTC)")
     if row.holder:
@@ -215,7 +215,11 @@ def _print_timeline(story: Timeline, row: RunRow, now_us: int) -> None:
 
 
 def _print_open(
-    asks: list[Ask], uncertain: list[LedgerEntry], outlook: Outlook, now_us: int
+    row: RunRow,
+    asks: list[Ask],
+    uncertain: list[LedgerEntry],
+    outlook: Outlook,
+    now_us: int,
 ) -> None:
     if asks:
         heading("open asks")
@@ -237,9 +241,10 @@ def _print_open(
                 for effect in uncertain
             ],
         )
-    others = describe_blockers(outlook)
+    own = f"run {row.run_id} "  # its own waits are in its status
+    others = [line for line in describe_blockers(outlook) if not line.startswith(own)]
     if others:
-        heading("needs")
+        heading("waits for other runs")
         for line in others:
             say(f"  {line}")
 

@@ -1,9 +1,8 @@
 """Protocols of time, chance and identity, and the bundle that the engine is given."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
-
-from msgspec import Struct
 
 Probe = Callable[[str], None]
 """Called with the name of a crash point each time one is reached; does nothing in production.
@@ -39,7 +38,8 @@ class IdSource(Protocol):
         """Return `prefix_...`: 26 characters that sort by `at_us`, unique across processes."""
 
 
-class Services(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
     """What the engine may ask of the world besides its store."""
 
     clock: Clock

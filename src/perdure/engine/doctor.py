@@ -9,7 +9,7 @@ knowing.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -22,6 +22,7 @@ from perdure.errors import DecodeFailed, StoreCorrupt
 from perdure.ids import RunId
 from perdure.model import (
     AskState,
+    EffectRow,
     EffectState,
     Mail,
     MailKind,
@@ -48,6 +49,7 @@ FINDING_CODES = {
     "ask_expired": "a question that expired and whose run has not been told yet",
     "lease_ended": "a run whose holder died or lost its lease, and that nobody has taken over yet",
     "worker_silent": "a worker that has not been seen for long",
+    "scan_truncated": "there is more of a kind than one scan looks at",
 }
 """Every code of a finding, with what it says."""
 
@@ -353,30 +355,44 @@ def _unserved(graph: tuple[str, int], count: int) -> Finding:
 
 
 async def _effects(engine: Environment) -> list[Finding]:
-    query = EffectQuery(states=(EffectState.UNCERTAIN, EffectState.INTENDED), limit=SCAN_PAGE)
-    found = []
-    for row in await engine.store.find_effects(query):
+    uncertain = await _of_state(engine, EffectState.UNCERTAIN)
+    intended = await _of_state(engine, EffectState.INTENDED)
+    found = [_uncertain(row) for row in uncertain if row.decision is None]
+    for row in intended:
         run = await engine.store.read_run(row.run_id)
-        if row.state is EffectState.UNCERTAIN and row.decision is None:
-            why = f": {row.failure.message}" if row.failure else ""
-            what = f"effect {row.name} ({row.kind.value}) may have happened{why}"
-            following = resolve_commands(row.effect_id)
-            found.append(_finding("effect_uncertain", Severity.ACTION, row.run_id, what, following))
-        if row.state is EffectState.INTENDED and run is not None and run.status.is_final:
+        if run is not None and run.status.is_final:
             what = f"effect {row.name} [{row.effect_id}] is intended, its run {run.status.value}"
-            following = (command("show", row.run_id),)
-            found.append(
-                _finding("effect_left_intended", Severity.ERROR, row.run_id, what, following)
-            )
-    return found
+            show = (command("show", row.run_id),)
+            found.append(_finding("effect_left_intended", Severity.ERROR, row.run_id, what, show))
+    return found + _truncated("uncertain effects", uncertain) + _truncated("effects", intended)
+
+
+async def _of_state(engine: Environment, state: EffectState) -> list[EffectRow]:
+    return await engine.store.find_effects(EffectQuery(states=(state,), limit=SCAN_PAGE))
+
+
+def _uncertain(row: EffectRow) -> Finding:
+    why = f": {row.failure.message}" if row.failure else ""
+    what = f"effect {row.name} ({row.kind.value}) may have happened{why}"
+    commands = resolve_commands(row.effect_id)
+    return _finding("effect_uncertain", Severity.ACTION, row.run_id, what, commands)
+
+
+def _truncated(what: str, rows: Sequence[object]) -> list[Finding]:
+    """Say that there may be more than were looked at."""
+    if len(rows) < SCAN_PAGE:
+        return []
+    text = f"only {SCAN_PAGE} {what} were looked at; there may be more"
+    return [_finding("scan_truncated", Severity.NOTE, None, text)]
 
 
 async def _asks(engine: Environment) -> list[Finding]:
     now_us = engine.now_us()
+    asks = await engine.store.find_asks(AskQuery(states=(AskState.OPEN,), limit=SCAN_PAGE))
     found = []
-    for ask in await engine.store.find_asks(AskQuery(states=(AskState.OPEN,), limit=SCAN_PAGE)):
+    for ask in asks:
         if ask.expires_at_us is not None and ask.expires_at_us <= now_us:
             at = as_datetime(ask.expires_at_us).isoformat()
             what = f"ask {ask.ask_id} expired at {at}; the next worker of its graph tells the run"
             found.append(_finding("ask_expired", Severity.NOTE, ask.run_id, what))
-    return found
+    return found + _truncated("open asks", asks)

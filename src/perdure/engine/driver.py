@@ -210,6 +210,12 @@ class GraphDriver:
                 raise
             self._node_failed(node, task, RuntimeError(f"the node cancelled itself ({error!r})"))
             return False
+        except (
+            SystemExit
+        ) as error:  # a tool's sys.exit() must not end the worker and its other runs
+            exited = RuntimeError(f"the node called sys.exit({error.code!r})")
+            self._node_failed(node, task, exited)
+            return False
         except Exception as error:  # noqa: BLE001  # the supervisor of nodes: recorded, retried or given up
             self._node_failed(node, task, error)
             return False

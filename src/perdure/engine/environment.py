@@ -86,17 +86,20 @@ class Environment:
         await self.services.clock.sleep(LOOK_PAUSE_S)
         await self.store.wait_for_change(LOOK_S_MAX, since=mark)
 
-    async def wait_for_news(self, run_id: str, mark: int) -> None:
-        """Return when the run may have new records."""
+    async def wait_for_news(self, run_id: str, mark: int, after: int) -> None:
+        """Return when the run has records above seq `after`, or the store changed since `mark`."""
         waiter = self.add_waiter(run_id)
-        commits: asyncio.Future[Any] = asyncio.ensure_future(self.queue.next_commit(run_id))
+        commits = self.queue.listen(run_id)
         changed = asyncio.ensure_future(self.store.wait_for_change(LOOK_S_MAX, since=mark))
         try:
-            await asyncio.wait({waiter, commits, changed}, return_when=asyncio.FIRST_COMPLETED)
+            # Looked at again, as a commit of this process may have come before somebody listened.
+            row = await self.store.read_run(RunId(run_id))
+            if row is None or row.last_seq <= after:
+                await asyncio.wait({waiter, commits, changed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.drop_waiter(run_id, waiter)
+            self.queue.drop_listener(run_id, commits)
             changed.cancel()
-            commits.cancel()
 
     # -- time --------------------------------------------------------------------------------------
 

@@ -144,4 +144,4 @@ async def follow(engine: Environment, run_id: str, after: int) -> AsyncIterator[
         if row.status.is_final and after >= row.last_seq:
             return
         if row.last_seq <= after:
-            await engine.wait_for_news(run_id, mark)
+            await engine.wait_for_news(run_id, mark, after)

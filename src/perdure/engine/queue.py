@@ -305,18 +305,19 @@ class CommitQueue:
                 if not listener.done():
                     listener.set_result(None)
 
-    async def next_commit(self, run_id: str) -> None:
-        """Return after the next commit of records of this run in this process."""
+    def listen(self, run_id: str) -> "asyncio.Future[None]":
+        """Return a future that ends with the next commit of this run's records in this process."""
         listener: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners.setdefault(run_id, []).append(listener)
-        try:
-            await listener
-        finally:
-            others = self._listeners.get(run_id, [])
-            if listener in others:
-                others.remove(listener)
-            if not others:
-                self._listeners.pop(run_id, None)
+        return listener
+
+    def drop_listener(self, run_id: str, listener: "asyncio.Future[None]") -> None:
+        """Forget a future of `listen`."""
+        others = self._listeners.get(run_id, [])
+        if listener in others:
+            others.remove(listener)
+        if not others:
+            self._listeners.pop(run_id, None)
 
 
 class StartQueue:
