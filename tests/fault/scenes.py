@@ -26,6 +26,7 @@ from tests.fault.outside import OUTSIDE
 from tests.fault.processes import Child, Family
 
 URL = "sqlite:///{place}/store.db"
+REPLAYS_MAX = 10
 KILL_GAP_S = (0.02, 0.25)
 """Shortest and longest time between two kills of the soak."""
 ZOMBIE = WorkerSettings(lease_ttl_s=1.0, heartbeat_s=0.2, drain_window_s=3.0)
@@ -119,6 +120,18 @@ async def _finish(runtime: Runtime) -> None:
         await asyncio.sleep(0.02)
 
 
+def _is_writable(path: Path) -> bool:
+    db = apsw.Connection(str(path))
+    try:
+        db.set_busy_timeout(200)
+        db.execute("BEGIN IMMEDIATE; ROLLBACK")
+    except apsw.BusyError:
+        return False
+    finally:
+        db.close()
+    return True
+
+
 def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] == "T"
 
@@ -131,12 +144,27 @@ def zombie(
 ) -> dict[str, Any]:
     """Stop the holder past its lease, let another go on, revive it: what does it still do?
 
+    A process that is stopped in the middle of a commit keeps SQLite's write lock: nobody goes on
+    before it does: such a stop proves nothing, and the scene is played again.
+
     Args:
+        place: where to play.
         kind: of the effects.
         stopped_at: "call" (while the service works on the second effect), or a crash point.
         nth: which time that point is reached.
         revived: "after" the other has finished, or "amid" its work.
     """
+    for number in range(REPLAYS_MAX):
+        seen = _zombie(place / str(number), kind, stopped_at, nth, revived)
+        if seen is not None:
+            return seen
+    msg = f"stopped in a commit {REPLAYS_MAX} times"
+    raise RuntimeError(msg)
+
+
+def _zombie(
+    place: Path, kind: str, stopped_at: str, nth: int, revived: str
+) -> dict[str, Any] | None:
     stage = Stage(place, "slow", deadline_s=25.0, settings=ZOMBIE)
     with stage.family:
         is_call = stopped_at == "call"
@@ -157,6 +185,8 @@ def zombie(
             )
             holder.send(signal.SIGSTOP)
         stage.until("stop", lambda: _is_stopped(holder.pid))
+        if not _is_writable(place / "store.db"):
+            return None
         before = stage.counts()["pids"].get(str(holder.pid), 0)
         frames_before = len(stage.journal())
         other = stage.worker("other")
