@@ -83,8 +83,12 @@ def fork(name: str, body: Callable[[], Any], *, log: Path, deadline_s: float) ->
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    listening, ready = os.pipe()
     pid = os.fork()
     if pid:
+        os.close(ready)
+        os.read(listening, 1)  # a signal that comes before Python is set up again would be dropped
+        os.close(listening)
         return Child(name, pid, time.monotonic() + deadline_s)
     code = 1
     try:
@@ -92,6 +96,8 @@ def fork(name: str, body: Callable[[], Any], *, log: Path, deadline_s: float) ->
         # Asked to end before it has begun, a child ends at once.
         signal.signal(signal.SIGTERM, lambda *_args: os._exit(0))
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.close(listening)
+        os.close(ready)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(output, 1)
         os.dup2(output, 2)

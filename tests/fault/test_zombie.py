@@ -11,7 +11,7 @@ REVIVED = [
     ("keyed", "amid"),
     ("lookup", "after"),
     ("lookup", "amid"),
-    # Revived amid, it might claim the run anew when the person has decided: rightly, but hard to tell.
+    # Revived amid, it might claim the run anew when the person has decided: rightly.
     ("once", "after"),
 ]
 
