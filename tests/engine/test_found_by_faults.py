@@ -17,8 +17,8 @@ from perdure import (
     append,
     effect,
 )
-from perdure.errors import StoreLocked
 from perdure.engine.loading import read_records
+from perdure.errors import StoreLocked
 from perdure.model import records as rec
 from perdure.sandbox import DirectorySandboxes
 
@@ -168,7 +168,7 @@ async def test_cancel_is_not_lost_with_the_holder_that_took_it_in(open_runtime):
     settings = WorkerSettings(lease_ttl_s=0.5, heartbeat_s=0.1)
     runtime = await open_runtime(graph, worker=settings)
     run = await runtime.start(graph, {})
-    while (await run.status()) != "waiting":
+    while (await run.status()) != "waiting":  # noqa: ASYNC110  # the store tells, no event
         await asyncio.sleep(0.01)
     died = _next_holder_dies_before_it_concludes(runtime.worker)
     await run.cancel(by="test")

@@ -1,4 +1,4 @@
-"""What the processes of a scenario do: workers, whoever starts the run, the person, the observer."""
+"""What the processes of a scenario do: workers, starter, person, observer."""
 
 import asyncio
 import contextlib
@@ -100,7 +100,7 @@ async def worker(scene: Scene, injector: Injector | None, *, starts: bool = Fals
 
 
 async def person(scene: Scene, injector: Injector | None) -> None:
-    """Answer what is asked, decide what is uncertain by the service's truth, cancel what is to be undone; until the end."""
+    """Answer, decide by the service's truth, cancel what is to be undone; until the end."""
     has_cancelled = scene.play != "undo"
     async with scene.runtime(worker=False, injector=injector) as runtime:
         while not await _is_over(runtime):
@@ -138,7 +138,7 @@ async def decide(runtime: Runtime) -> int:
 
 
 async def _cancel(runtime: Runtime) -> bool:
-    """Cancel the parent once it and its child stand still; return whether that was done. Once must be enough."""
+    """Cancel the parent once it and its child stand still; return whether that was done."""
     rows = await runtime.runs()
     if len(rows) < 2 or any(row.status != "waiting" for row in rows):
         return False
@@ -147,7 +147,7 @@ async def _cancel(runtime: Runtime) -> bool:
     return True
 
 
-# -- looking at the end --------------------------------------------------------------------------------
+# -- looking at the end ----------------------------------------------------------------------------
 
 
 async def observer(scene: Scene) -> None:
@@ -158,7 +158,7 @@ async def observer(scene: Scene) -> None:
 
 
 async def observe(runtime: Runtime, scene: Scene) -> dict[str, Any]:
-    """Return what is to be equal with and without a crash, and what is wrong by itself (`wrong`)."""
+    """Return what is equal with and without a crash, and what is wrong by itself (`wrong`)."""
     rows = sorted(await runtime.runs(limit=1000), key=lambda row: row.graph)
     wrong: list[str] = []
     for row in rows:
@@ -234,11 +234,11 @@ ONCE_EACH = {
     rec.Spawned: "call_id",
     rec.ChildEnded: "call_id",
 }
-"""Records that are written at most once for each of these fields. Not `NodeFinished` of inner graphs: a path is unique."""
+"""Records that are written at most once for each value of these fields."""
 
 
 async def broken_rules(runtime: Runtime, row: Any) -> list[str]:
-    """Return what is wrong with a run's journal: reading it checks seq and hash chain, or raises."""
+    """Return what is wrong with a run's journal; reading it checks seq and hash chain."""
     entries = await read_records(runtime.engine.store, row.run_id)
     wrong: list[str] = []
     seqs = [seq for seq, _frame, _record in entries]

@@ -1,7 +1,7 @@
-"""Counts crash points over all processes of one scenario, and kills the process that reaches the chosen one.
+"""Counts crash points over all processes of one scenario, and kills at the chosen one.
 
-A point is a name and which time it is reached (`nth`, from 1). All processes share one log, so that the nth time is
-the nth time anywhere; the file lock on it goes with the process, however it ends.
+A point is a name and which time it is reached (`nth`, from 1). All processes share one log, so that
+the nth time is the nth time anywhere; the file lock on it goes with the process, however it ends.
 """
 
 import fcntl
@@ -40,7 +40,7 @@ class Injector:
     def __call__(self, name: str) -> None:
         """Be the probe: die here if this is the chosen point."""
         if self.is_chosen(name):
-            # Sent to this very thread, so that it goes no further: to the process, it would be some thread that stops first.
+            # To this very thread: of a process, any other thread may be the first to stop.
             signal.pthread_kill(threading.get_ident(), self._number)
 
     def is_chosen(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""How the effects of the tests reach the service: plain HTTP over asyncio, one connection for each request."""
+"""How the effects of the tests reach the service: plain HTTP, one connection a request."""
 
 import asyncio
 import json

@@ -1,7 +1,8 @@
-"""Real processes, forked from one that has imported everything: a start costs milliseconds, not imports.
+"""Real processes, forked from one that has imported everything: a start costs milliseconds.
 
-The parent must not have threads or an event loop. Every child has a hard deadline, is killed by its own pid only, and is
-waited for. Nothing that a child does can reach the code of its parent: it ends by `os._exit`.
+The parent must not have threads or an event loop. Every child has a hard deadline, is killed by its
+own pid only, and is waited for. No child gets back into the code of its parent: it ends by
+`os._exit`.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 PAUSE_S = 0.002
 
@@ -29,7 +30,7 @@ class Child:
         self._deadline_s = deadline_s
 
     def poll(self) -> int | None:
-        """Return its exit status (negative: the signal that killed it), or None while it lives. Kills it when late."""
+        """Return its exit status (negative: a signal), None while it lives. Kills it when late."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -72,7 +73,7 @@ class Child:
 
 
 def fork(name: str, body: Callable[[], Any], *, log: Path, deadline_s: float) -> Child:
-    """Run `body` in a child; its exit status is 0, what it returned if that is an int, or 1 after an exception.
+    """Run `body` in a child; its exit status is what it returned, or 0, or 1 after an exception.
 
     Args:
         name: for messages.
@@ -82,8 +83,12 @@ def fork(name: str, body: Callable[[], Any], *, log: Path, deadline_s: float) ->
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    listening, ready = os.pipe()
     pid = os.fork()
     if pid:
+        os.close(ready)
+        os.read(listening, 1)  # a signal that comes before Python is set up again would be dropped
+        os.close(listening)
         return Child(name, pid, time.monotonic() + deadline_s)
     code = 1
     try:
@@ -91,6 +96,8 @@ def fork(name: str, body: Callable[[], Any], *, log: Path, deadline_s: float) ->
         # Asked to end before it has begun, a child ends at once.
         signal.signal(signal.SIGTERM, lambda *_args: os._exit(0))
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.close(listening)
+        os.close(ready)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -119,7 +126,7 @@ class Family:
         self._until_s = time.monotonic() + deadline_s
         self._children: list[Child] = []
 
-    def __enter__(self) -> "Family":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:

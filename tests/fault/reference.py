@@ -1,9 +1,11 @@
 """The graphs that the sweep kills: every kind of effect, every kind of wait, every shape of a step.
 
-`order` goes through all of it once. `undo` is cancelled half-way and compensates. `broken` fails and compensates.
-Final states depend on the input only, so that a disturbed run can be compared with an undisturbed one.
+`order` goes through all of it once. `undo` is cancelled half-way and compensates. `broken` fails
+and compensates. Final states depend on the input only, so that a disturbed run can be compared with
+an undisturbed one.
 """
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -35,7 +37,7 @@ BOOKED = "CREATE TABLE IF NOT EXISTS booked (label TEXT)"
 """The user's own table, in the store's file."""
 
 
-# -- effects -----------------------------------------------------------------------------------------
+# -- effects ---------------------------------------------------------------------------------------
 
 
 @effect(kind="pure", retry=QUICK)
@@ -117,7 +119,7 @@ async def hire(label: str, *, idempotency_key: str) -> str:
     return await OUTSIDE.act("keyed", label, key=idempotency_key)
 
 
-# -- the child and the subgraph ------------------------------------------------------------------------
+# -- the child and the subgraph --------------------------------------------------------------------
 
 
 @dataclass
@@ -170,7 +172,7 @@ inner.edge(dig, fill)
 inner.edge(fill, END)
 
 
-# -- the order -----------------------------------------------------------------------------------------
+# -- the order -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -256,10 +258,8 @@ async def cabinet(state: Order, ctx: Context) -> dict[str, Any]:
 @order.node
 async def rest(_state: Order, ctx: Context) -> dict[str, Any]:
     await ctx.sleep(NAP_S)
-    try:
+    with contextlib.suppress(ReceiveTimedOut):
         await ctx.receive("never", timeout=0.05)
-    except ReceiveTimedOut:
-        pass
     return {"signalled": await ctx.receive("go")}
 
 
@@ -293,7 +293,7 @@ order.branch(one_round, lambda s: "round" if s.rounds < 3 else "inner", targets=
 order.edge(inner, END)
 
 
-# -- runs that are undone ------------------------------------------------------------------------------
+# -- runs that are undone --------------------------------------------------------------------------
 
 
 @dataclass

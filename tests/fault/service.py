@@ -1,14 +1,16 @@
-"""The outside world: an HTTP service in a process of its own that counts what it is asked to do, and what it does.
+"""The outside world: an HTTP service in a process of its own that counts what it does.
 
-Endpoints (`POST /act/<endpoint>` with label, key, value; each returns a receipt that depends on the label only):
+Endpoints (`POST /act/<endpoint>` with label, key, value; the receipt depends on the label only):
 
-- `keyed`: drops a second request with the same key. `flaky_keyed`: the same, and the first answer for each label is lost.
-- `lookup`: does what it is asked each time; `GET /act/lookup?key=` says what was done under a key. `flaky_lookup`: as above.
-- `busy`: as `keyed`, and refuses the first request for each label with 429 before anything is done.
+- `keyed`: drops a second request with the same key.
+- `lookup`: does what it is asked each time; `GET /act/lookup?key=` says what was done under a key.
+- `flaky_keyed`, `flaky_lookup`: the same, and the first answer for each label is lost.
+- `busy`: as `keyed`, and refuses the first request for each label before anything is done.
 - `once`: does what it is asked each time and knows nothing.
 
-What it did is in SQLite (WAL, FULL) before it answers. The headers `X-Kill-Pid` and `X-Kill-At` ask it to kill the caller
-before or after it acts, without an answer: the moment that no code of the caller can reach.
+What it did is in SQLite (WAL, FULL) before it answers. The headers `X-Kill-Pid` and `X-Kill-At` ask
+it to kill the caller before or after it acts, without an answer: the moment that no code of the
+caller can reach.
 """
 
 import contextlib
@@ -55,7 +57,7 @@ class Ledger:
                 self._quiet.notify_all()
 
     def settle(self) -> None:
-        """Return when nothing is under way: an answer about the past must not be overtaken by it."""
+        """Return when nothing is under way that could overtake an answer about the past."""
         with self._quiet:
             self._quiet.wait_for(lambda: self._under_way == 0, timeout=10.0)
 

@@ -9,7 +9,7 @@ from perdure import END, START, Context, Graph, add, append, effect
 from tests.fault.outside import OUTSIDE
 from tests.fault.reference import BOOKED, QUICK, find_shipment
 
-# -- slow: an effect that takes its time, between others ---------------------------------------------------
+# -- slow: an effect that takes its time, between others -------------------------------------------
 
 
 @dataclass
@@ -77,7 +77,7 @@ slow.edge("second", "third")
 slow.edge("third", "fourth")
 slow.edge("fourth", END)
 
-# -- count: one thread, many runs --------------------------------------------------------------------------
+# -- count: one thread, many runs ------------------------------------------------------------------
 
 
 @dataclass
@@ -97,7 +97,7 @@ async def see(_state: Count) -> dict[str, Any]:
 count.edge(START, see)
 count.edge(see, END)
 
-# -- soak: effects, waits and steps, many at once ----------------------------------------------------------
+# -- soak: effects, waits and steps, many at once --------------------------------------------------
 
 
 @dataclass
@@ -141,7 +141,7 @@ soak.edge(both, nap)
 soak.edge(nap, last_of_all)
 soak.edge(last_of_all, END)
 
-# -- poison: a node that takes its process along -----------------------------------------------------------
+# -- poison: a node that takes its process along ---------------------------------------------------
 
 
 @dataclass
@@ -160,7 +160,7 @@ async def before(_state: Poison, ctx: Context) -> dict[str, Any]:
 
 @poison.node
 async def swallow(state: Poison, ctx: Context) -> dict[str, Any]:
-    if not Path(state.fixed).exists():
+    if not Path(state.fixed).exists():  # noqa: ASYNC240  # it dies here anyway
         os._exit(3)
     return {"log": [await ctx.call(slow_keyed, "poison-after", 0.0, 0.0)]}
 
@@ -170,7 +170,7 @@ poison.edge(before, swallow)
 poison.edge(swallow, END)
 
 
-# -- rest: a long wait -------------------------------------------------------------------------------------
+# -- rest: a long wait -----------------------------------------------------------------------------
 
 
 @dataclass

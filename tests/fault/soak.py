@@ -1,7 +1,7 @@
-"""The soak by hand: `python -m tests.fault.soak --runs 200 --kills 50 [--seed N]`; exit 1 if anything is wrong."""
+"""The soak by hand: `python -m tests.fault.soak --runs 200 --kills 50 [--seed N]`."""
 
 import argparse
-import random
+import os
 import shutil
 import sys
 import tempfile
@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=random.randrange(2**31))
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
     sys.stdout.write(f"seed {options.seed}\n")

@@ -1,11 +1,13 @@
-"""Kill a worker at every crash point of a reference run, let others finish it, and compare with an undisturbed one.
+"""Kill a worker at every crash point, let others finish the run, compare with an undisturbed one.
 
-    python -m tests.fault.sweep --full            # every point in every variant
-    python -m tests.fault.sweep --sample          # first, middle and last time of each name
+    python -m tests.fault.sweep                         # first, middle and last time of each name
+    python -m tests.fault.sweep --full                  # every point in every variant
+    python -m tests.fault.sweep --play order --variant after --point effect.dispatch.after#3 --keep
 
-Variants: `after`: a second worker is started when the first has died. `peer`: two workers from the start, who share the
-work as it comes. `own`: the worker starts the run itself. The person and the starter are processes of their own and are
-killed at their own points too.
+Variants: `after`: a second worker is started when the first has died. `peer`: two workers from the
+start, who share the work as it comes. `own`: the worker starts the run itself. `starter`, `person`:
+who starts the run, and who answers, decides and cancels, is killed. `doubt`: the person is killed
+while deciding about an effect whose worker was killed before.
 """
 
 import argparse
@@ -69,7 +71,7 @@ class Outcome:
 
 
 DOUBT = Point("service.once.after", 1)
-"""Where the first worker of the variant `doubt` is always killed, so that a person has to decide."""
+"""Where the first worker of `doubt` is always killed, so that a person has to decide."""
 
 
 def play(case: Case, url: str, place: Path) -> Outcome:
@@ -131,7 +133,7 @@ class _Play:
         self.look(outcome)
 
     def start(self) -> bool:
-        """Let the run be started; return whether the starter was killed (then another starts it)."""
+        """Let the run be started; return whether the starter was killed and replaced."""
         injector = self.injector(("starter",))
         child = self.family.fork("starter", lambda: actors.starter(self.scene, injector))
         child.wait(self.family.left_s)
@@ -194,7 +196,7 @@ def compare(outcome: Outcome, undisturbed: dict[str, Any]) -> None:
             outcome.differences.append(f"{name}: {found!r} instead of {expected!r}")
 
 
-# -- which points ----------------------------------------------------------------------------------------
+# -- which points ----------------------------------------------------------------------------------
 
 
 def record(case: Case, url: str, root: Path) -> tuple[list[Point], dict[str, Any]]:
@@ -211,7 +213,7 @@ def record(case: Case, url: str, root: Path) -> tuple[list[Point], dict[str, Any
 def plan(
     url: str, root: Path, plays: dict[str, tuple[str, ...]]
 ) -> tuple[list[Case], dict[str, Any]]:
-    """Return a case for every point that some undisturbed run reaches, and what undisturbed runs end with."""
+    """Return a case for every point that undisturbed runs reach, and what these end with."""
     cases: list[Case] = []
     expected: dict[str, Any] = {}
     for name, variants in plays.items():
@@ -228,7 +230,7 @@ def plan(
 
 
 def sample(cases: list[Case]) -> list[Case]:
-    """Return the first, middle and last case of each name; plays and variants in turn, so that all of them occur."""
+    """Return the first, middle and last case of each name; plays and variants in turn."""
     groups: dict[str, dict[tuple[str, str], list[Case]]] = {}
     for case in cases:
         if case.point is not None:
@@ -243,7 +245,7 @@ def sample(cases: list[Case]) -> list[Case]:
     return list(dict.fromkeys(chosen))
 
 
-# -- all of it -------------------------------------------------------------------------------------------
+# -- all of it -------------------------------------------------------------------------------------
 
 
 def sweep(
@@ -357,9 +359,10 @@ def main(argv: list[str] | None = None) -> int:
             f"\n== {each['case']}\n{each['logs']}\n" + "\n".join(each["differences"]) + "\n"
         )
     sys.stdout.write(
-        f"sweep: {len(found['names'])} names, {found['points']} points; {found['cases']} cases, {found['kills']} kills, "
-        f"{len(found['not_reached'])} not reached, {len(found['differences'])} with differences; median "
-        f"{found['seconds_median']} s, longest {found['seconds_max']} s each; {found['seconds']} s in all\n"
+        f"sweep: {len(found['names'])} names, {found['points']} points; {found['cases']} cases, "
+        f"{found['kills']} kills, {len(found['not_reached'])} not reached, "
+        f"{len(found['differences'])} with differences; median {found['seconds_median']} s, "
+        f"longest {found['seconds_max']} s each; {found['seconds']} s in all\n"
     )
     if options.keep:
         sys.stdout.write(f"kept in {root}\n")

@@ -1,4 +1,4 @@
-"""SIGTERM: a worker lets its nodes reach a boundary within the window, releases everything and exits 0."""
+"""SIGTERM: a worker lets nodes reach a boundary in time, releases everything and exits 0."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A run whose node kills its worker is parked after a bounded number of claims, and goes on when it is repaired."""
+"""A run whose node kills its workers is parked after some claims, and goes on when repaired."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Workers that die at random moments, again and again: nothing lost, nothing doubled, everything ended."""
+"""Workers that die at random moments, again and again: nothing lost, nothing doubled."""
 
 import pytest
 
@@ -18,6 +18,9 @@ def judge(seen, *, runs, kills):
 @pytest.mark.timeout(150)
 def test_random_kills(play, record_property):
     seen = play("soak", runs=40, kills=10, seed=20261129, deadline_s=90.0, timeout_s=120.0)
-    record_property("figure", f"soak: {seen['runs']} runs, {seen['kills']} kills, {seen['takeovers']} claims "
-                    f"after the first, 0 lost, 0 doubled, {seen['seconds']} s")  # fmt: skip
     judge(seen, runs=40, kills=10)
+    record_property(
+        "figure",
+        f"soak: {seen['runs']} runs, {seen['kills']} kills, {seen['takeovers']} claims after the "
+        f"first, 0 lost, 0 doubled, {seen['seconds']} s",
+    )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure import Effect
+from perdure.model import EffectKind
 from tests.fault import reference
 from tests.fault.conftest import ROOT, run_program
 
@@ -67,8 +69,5 @@ def test_every_probe_is_marked():
 
 
 def test_reference_graph_has_every_kind_of_effect():
-    from perdure import Effect
-    from perdure.model import EffectKind
-
     kinds = {each.kind for each in vars(reference).values() if isinstance(each, Effect)}
     assert kinds == set(EffectKind)

@@ -33,41 +33,56 @@ async def hold(url: str, worker_id: str) -> None:
 async def die(url: str, point: str) -> None:
     store = SqliteStore(url, services(point))
     await store.open()
-    kind = point.split(".")[1]
-    if kind == "start":
-        await kit.started(store, "new")
-    elif kind == "append":
-        row = await kit.the_run(store, "r_a")
-        await store.append([kit.appended_to(row, kit.waiting())])
-    elif kind == "claim":
-        await kit.claimed(store, now_us=kit.FAR)
-    elif kind == "post":
-        await store.post(kit.signal_to(RunId("r_a"), kind=MailKind.SIGNAL))
-    elif kind == "answer":
-        await store.answer(kit.AskId("a_x"), value_wire=b"\xc3", by="ann", at_us=kit.T0)
-    elif kind == "decide":
-        await store.decide(
-            kit.EffectId("e_x"), happened=True, result_wire=None, by="ann", at_us=kit.T0
-        )
-    elif kind == "expire":
-        await store.expire(kit.AskId("a_x"), at_us=kit.T0)
-    elif kind == "renew":
-        row = await kit.the_run(store, "r_a")
-        held = [(row.run_id, row.token)]
-        worker_id = WorkerId(row.holder or "")
-        await store.renew(worker_id, held, now_us=kit.T0, lease_until_us=2 * kit.FAR)
-    elif kind in {"register", "forget"}:
-        await store.register_worker(kit.worker(WorkerId("w_new")))
-        await store.forget_worker(WorkerId("w_new"))
-    elif kind == "transact":
-        row = await kit.the_run(store, "r_a")
-
-        async def body(transaction):
-            await transaction.execute("CREATE TABLE orders (name)")
-            return kit.appended_to(row)
-
-        await store.transact(body, run_id=row.run_id, token=row.token)
+    await WRITES[point.split(".")[1]](store)
     sys.exit("survived")
+
+
+async def append(store: SqliteStore) -> None:
+    row = await kit.the_run(store, "r_a")
+    await store.append([kit.appended_to(row, kit.waiting())])
+
+
+async def decide(store: SqliteStore) -> None:
+    effect_id = kit.EffectId("e_x")
+    await store.decide(effect_id, happened=True, result_wire=None, by="ann", at_us=kit.T0)
+
+
+async def renew(store: SqliteStore) -> None:
+    row = await kit.the_run(store, "r_a")
+    held = [(row.run_id, row.token)]
+    worker_id = WorkerId(row.holder or "")
+    await store.renew(worker_id, held, now_us=kit.T0, lease_until_us=2 * kit.FAR)
+
+
+async def come_and_go(store: SqliteStore) -> None:
+    await store.register_worker(kit.worker(WorkerId("w_new")))
+    await store.forget_worker(WorkerId("w_new"))
+
+
+async def transact(store: SqliteStore) -> None:
+    row = await kit.the_run(store, "r_a")
+
+    async def body(transaction):
+        await transaction.execute("CREATE TABLE orders (name)")
+        return kit.appended_to(row)
+
+    await store.transact(body, run_id=row.run_id, token=row.token)
+
+
+ASK = kit.AskId("a_x")
+WRITES = {
+    "start": lambda store: kit.started(store, "new"),
+    "append": append,
+    "claim": lambda store: kit.claimed(store, now_us=kit.FAR),
+    "post": lambda store: store.post(kit.signal_to(RunId("r_a"), kind=MailKind.SIGNAL)),
+    "answer": lambda store: store.answer(ASK, value_wire=b"\xc3", by="ann", at_us=kit.T0),
+    "decide": decide,
+    "expire": lambda store: store.expire(ASK, at_us=kit.T0),
+    "renew": renew,
+    "register": come_and_go,
+    "forget": come_and_go,
+    "transact": transact,
+}
 
 
 async def open_and_start(url: str, name: str) -> None:
