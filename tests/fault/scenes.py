@@ -10,130 +10,22 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import apsw
 
 from perdure import EffectState, NeedsDecision, Runtime, WorkerSettings
 from perdure.engine.loading import read_records
 from perdure.errors import ThreadBusy
-from tests.fault import actors, service, small
-from tests.fault.actors import Scene
+from tests.fault import actors, small
 from tests.fault.injector import Injector, Point
-from tests.fault.outside import OUTSIDE
-from tests.fault.processes import Child, Family
+from tests.fault.processes import Child
+from tests.fault.stage import Stage, finish_all, is_stopped, is_writable, started_by
 
-URL = "sqlite:///{place}/store.db"
 REPLAYS_MAX = 10
 KILL_GAP_S = (0.02, 0.25)
 """Shortest and longest time between two kills of the soak."""
 ZOMBIE = WorkerSettings(lease_ttl_s=1.0, heartbeat_s=0.2, drain_window_s=3.0)
-
-
-class Stage:
-    """A service, a store, and the processes of one scene."""
-
-    def __init__(
-        self, place: Path, play: str, *, deadline_s: float, settings: WorkerSettings
-    ) -> None:
-        place.mkdir(parents=True, exist_ok=True)
-        self.family = Family(place, deadline_s)
-        listening = service.listen()
-        self.scene = Scene(place, URL, play, listening.getsockname()[1], settings)
-        self.family.fork("service", lambda: service.serve(listening, place / "service.db"))
-        listening.close()
-
-    def worker(
-        self, name: str, injector: Injector | None = None, scene: Scene | None = None
-    ) -> Child:
-        """Fork a worker."""
-        return self.family.fork(name, lambda: actors.worker(scene or self.scene, injector))
-
-    def do(self, name: str, act: Callable[[Runtime], Coroutine[Any, Any, Any]]) -> Any:
-        """Run a coroutine with a runtime in a process of its own; return what it returned."""
-        child, answer = self.begin(name, act)
-        return self.end(child, answer)
-
-    def begin(
-        self, name: str, act: Callable[[Runtime], Coroutine[Any, Any, Any]]
-    ) -> tuple[Child, Path]:
-        """Start such a process."""
-        answer = self.scene.place / f"{name}-{random.getrandbits(32):08x}.json"
-
-        async def body() -> None:
-            async with self.scene.runtime(worker=False) as runtime:
-                answer.write_text(json.dumps(await act(runtime), default=str), encoding="utf-8")
-
-        return self.family.fork(name, body), answer
-
-    def end(self, child: Child, answer: Path) -> Any:
-        """Wait for it and return what it returned."""
-        status = child.wait(self.family.left_s)
-        if status != 0:
-            msg = f"{child.name} ended with {status}\n{self.family.logs()}"
-            raise RuntimeError(msg)
-        return json.loads(answer.read_text(encoding="utf-8"))
-
-    def counts(self) -> dict[str, Any]:
-        """Return what the service counted up to now."""
-        OUTSIDE.port = self.scene.port
-        return asyncio.run(OUTSIDE.counts())
-
-    def until(self, what: str, is_true: Callable[[], Any]) -> None:
-        """Wait until something is true.
-
-        Raises:
-            RuntimeError: the deadline of the scene is over.
-        """
-        while not is_true():
-            if self.family.left_s <= 0:
-                msg = f"not in time: {what}\n{self.family.logs()}"
-                raise RuntimeError(msg)
-            time.sleep(0.01)
-
-    def journal(self) -> list[tuple[int, int]]:
-        """Return (seq, token) of every frame of the store, by the back door."""
-        db = apsw.Connection(str(self.scene.place / "store.db"))
-        try:
-            return db.execute(
-                "SELECT first_seq, token FROM perdure_frames ORDER BY frame_no"
-            ).fetchall()
-        finally:
-            db.close()
-
-
-def _started(
-    graph: Any, given: dict[str, Any], **options: Any
-) -> Callable[[Runtime], Coroutine[Any, Any, str]]:
-    async def act(runtime: Runtime) -> str:
-        return (await runtime.start(graph, given, **options)).id
-
-    return act
-
-
-async def _finish(runtime: Runtime) -> None:
-    """Be the person until everything has ended."""
-    while not all(row.status.is_final for row in await runtime.runs(limit=1000)):
-        await actors.decide(runtime)
-        await asyncio.sleep(0.02)
-
-
-def _is_writable(path: Path) -> bool:
-    db = apsw.Connection(str(path))
-    try:
-        db.set_busy_timeout(200)
-        db.execute("BEGIN IMMEDIATE; ROLLBACK")
-    except apsw.BusyError:
-        return False
-    finally:
-        db.close()
-    return True
-
-
-def _is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] == "T"
 
 
 # -- zombies ---------------------------------------------------------------------------------------
@@ -173,7 +65,7 @@ def _zombie(
             "before_s": 0.4 if is_call else 0.0,
             "after_s": 0.4 if is_call else 0.0,
         }
-        run_id = stage.do("start", _started(small.slow, given))
+        run_id = stage.do("start", started_by(small.slow, given))
         injector = None
         if not is_call:
             injector = Injector(place / "points", Point(stopped_at, nth), number=signal.SIGSTOP)
@@ -184,13 +76,13 @@ def _zombie(
                 "second call", lambda: stage.counts()["asked"].get(f"{endpoint}/slow-second")
             )
             holder.send(signal.SIGSTOP)
-        stage.until("stop", lambda: _is_stopped(holder.pid))
-        if not _is_writable(place / "store.db"):
+        stage.until("stop", lambda: is_stopped(holder.pid))
+        if not is_writable(place / "store.db"):
             return None
         before = stage.counts()["pids"].get(str(holder.pid), 0)
         frames_before = len(stage.journal())
         other = stage.worker("other")
-        person, answer = stage.begin("person", _finish)
+        person, answer = stage.begin("person", finish_all)
         if revived == "amid":
             stage.until("takeover", lambda: len(stage.journal()) > frames_before)
         else:
@@ -298,7 +190,7 @@ def poisoned(place: Path) -> dict[str, Any]:
     stage = Stage(place, "poison", deadline_s=40.0, settings=actors.SETTINGS)
     with stage.family:
         fixed = place / "fixed"
-        run_id = stage.do("start", _started(small.poison, {"fixed": str(fixed)}))
+        run_id = stage.do("start", started_by(small.poison, {"fixed": str(fixed)}))
         deaths = 0
 
         async def status(runtime: Runtime) -> dict[str, Any]:
@@ -361,8 +253,8 @@ def drain(place: Path, *, kind: str, call_s: float, window_s: float) -> dict[str
     stage = Stage(place, "slow", deadline_s=40.0, settings=settings)
     with stage.family:
         given = {"kind": kind, "before_s": call_s, "after_s": 0.0}
-        run_id = stage.do("start", _started(small.slow, given))
-        waiting = stage.do("start", _started(small.rest, {}))
+        run_id = stage.do("start", started_by(small.slow, given))
+        waiting = stage.do("start", started_by(small.rest, {}))
         worker = stage.worker("worker")
         stage.until("second call", lambda: stage.counts()["asked"].get(f"{kind}/slow-second"))
         begun_s = time.monotonic()
@@ -380,7 +272,7 @@ def drain(place: Path, *, kind: str, call_s: float, window_s: float) -> dict[str
         stage.do("tell", tell)
         begun_s = time.monotonic()
         other = stage.worker("other")
-        stage.do("finish", _finish)
+        stage.do("finish", finish_all)
         finish_s = time.monotonic() - begun_s
         counts = stage.counts()
         return {

@@ -1,0 +1,124 @@
+"""A service, a store, and the processes of one scene, as its program holds them."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from perdure import Runtime, WorkerSettings
+from tests.fault import actors, service
+from tests.fault.actors import Scene
+from tests.fault.injector import Injector
+from tests.fault.outside import OUTSIDE
+from tests.fault.processes import Child, Family
+
+URL = "sqlite:///{place}/store.db"
+
+
+class Stage:
+    """A service, a store, and the processes of one scene."""
+
+    def __init__(
+        self, place: Path, play: str, *, deadline_s: float, settings: WorkerSettings
+    ) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        self.family = Family(place, deadline_s)
+        listening = service.listen()
+        self.scene = Scene(place, URL, play, listening.getsockname()[1], settings)
+        self.family.fork("service", lambda: service.serve(listening, place / "service.db"))
+        listening.close()
+
+    def worker(
+        self, name: str, injector: Injector | None = None, scene: Scene | None = None
+    ) -> Child:
+        """Fork a worker."""
+        return self.family.fork(name, lambda: actors.worker(scene or self.scene, injector))
+
+    def do(self, name: str, act: Callable[[Runtime], Coroutine[Any, Any, Any]]) -> Any:
+        """Run a coroutine with a runtime in a process of its own; return what it returned."""
+        child, answer = self.begin(name, act)
+        return self.end(child, answer)
+
+    def begin(
+        self, name: str, act: Callable[[Runtime], Coroutine[Any, Any, Any]]
+    ) -> tuple[Child, Path]:
+        """Start such a process."""
+        answer = self.scene.place / f"{name}-{random.getrandbits(32):08x}.json"
+
+        async def body() -> None:
+            async with self.scene.runtime(worker=False) as runtime:
+                answer.write_text(json.dumps(await act(runtime), default=str), encoding="utf-8")
+
+        return self.family.fork(name, body), answer
+
+    def end(self, child: Child, answer: Path) -> Any:
+        """Wait for it and return what it returned."""
+        status = child.wait(self.family.left_s)
+        if status != 0:
+            msg = f"{child.name} ended with {status}\n{self.family.logs()}"
+            raise RuntimeError(msg)
+        return json.loads(answer.read_text(encoding="utf-8"))
+
+    def counts(self) -> dict[str, Any]:
+        """Return what the service counted up to now."""
+        OUTSIDE.port = self.scene.port
+        return asyncio.run(OUTSIDE.counts())
+
+    def until(self, what: str, is_true: Callable[[], Any]) -> None:
+        """Wait until something is true.
+
+        Raises:
+            RuntimeError: the deadline of the scene is over.
+        """
+        while not is_true():
+            if self.family.left_s <= 0:
+                msg = f"not in time: {what}\n{self.family.logs()}"
+                raise RuntimeError(msg)
+            time.sleep(0.01)
+
+    def journal(self) -> list[tuple[int, int]]:
+        """Return (seq, token) of every frame of the store, by the back door."""
+        db = apsw.Connection(str(self.scene.place / "store.db"))
+        try:
+            return db.execute(
+                "SELECT first_seq, token FROM perdure_frames ORDER BY frame_no"
+            ).fetchall()
+        finally:
+            db.close()
+
+
+def started_by(
+    graph: Any, given: dict[str, Any], **options: Any
+) -> Callable[[Runtime], Coroutine[Any, Any, str]]:
+    async def act(runtime: Runtime) -> str:
+        return (await runtime.start(graph, given, **options)).id
+
+    return act
+
+
+async def finish_all(runtime: Runtime) -> None:
+    """Be the person until everything has ended."""
+    while not all(row.status.is_final for row in await runtime.runs(limit=1000)):
+        await actors.decide(runtime)
+        await asyncio.sleep(0.02)
+
+
+def is_writable(path: Path) -> bool:
+    db = apsw.Connection(str(path))
+    try:
+        db.set_busy_timeout(200)
+        db.execute("BEGIN IMMEDIATE; ROLLBACK")
+    except apsw.BusyError:
+        return False
+    finally:
+        db.close()
+    return True
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] == "T"
