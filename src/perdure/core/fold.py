@@ -216,11 +216,15 @@ def _step_committed(state: RunState, record: rec.StepCommitted) -> None:
     scope.is_started = True
     if record.scope == "":
         state.checkpoint = record.checkpoint
-        state.step_snapshot = record.snapshot
-        if record.snapshot is not None:
-            state.snapshot = record.snapshot
+        _take_snapshot(state, record.snapshot)
     _drop_inner_scopes(state, scope)
     plan_tasks(scope, record.step + 1, record.next)
+
+
+def _take_snapshot(state: RunState, snapshot: str | None) -> None:
+    """Note the sandbox snapshot that a committed step names; None: it had no sandbox yet."""
+    if snapshot is not None:
+        state.snapshot = state.step_snapshot = snapshot
 
 
 def _drop_inner_scopes(state: RunState, scope: Scope) -> None:
@@ -282,9 +286,7 @@ def _snapshot(state: RunState, record: rec.StateSnapshot) -> None:
         state.checkpoint = record.checkpoint
         plan_tasks(root, record.step + 1, record.next)
     root.is_started = True
-    state.step_snapshot = record.snapshot
-    if record.snapshot is not None:
-        state.snapshot = record.snapshot
+    _take_snapshot(state, record.snapshot)
 
 
 def _call_of(state: RunState, task: str, identity: str) -> Call:
