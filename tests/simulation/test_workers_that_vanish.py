@@ -2,8 +2,8 @@
 
 A worker vanishes by losing its store: from a random call on, every call of it hangs, before or
 after it took effect, and its effects stop. Nothing is released or signed off; the others go on when
-the leases end. At the end: every run has ended as if undisturbed, every keyed, looked-up and decided
-effect was done once, journals verify.
+the leases end. At the end: every run has ended as if undisturbed, every keyed, looked-up and
+decided effect was done once, journals verify.
 
 A failing seed is run again by: SIM_SEED=<seed> pytest tests/simulation -k one_seed
 """
