@@ -1,6 +1,8 @@
 """Scenes with several real processes: `python -m tests.fault.scenes NAME FOLDER [JSON]`.
 
 A scene prints what it saw as JSON; the tests judge it. It runs apart from pytest, because it forks.
+
+Size: one scene after the other over the same few processes; each is read by itself.
 """
 
 import asyncio

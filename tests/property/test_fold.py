@@ -91,7 +91,8 @@ class Writer:
             self.live, names = merge(PLAN, self.live, updates)
             folded = {name: raw(self.live[name]) for name in names}
         checkpoint = self.state.checkpoint + (scope == "")
-        self.write(rec.StepCommitted, scope, step, checkpoint, folded, self.specs(2))
+        snapshot = self.state.snapshot
+        self.write(rec.StepCommitted, scope, step, checkpoint, folded, self.specs(2), snapshot)
 
     def copy_state(self, step):
         whole = {name: ("r", raw(value)) for name, value in self.live.items()}

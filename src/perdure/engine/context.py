@@ -201,8 +201,7 @@ class Context:
         Args:
             function: an effect; or a plain async function, which counts as kind `once` as in
                 `ctx.call`; or an async function (item, ctx), which is ordinary code that is
-                executed
-                again after a wait or a crash: only what it does by `ctx` is recorded.
+                executed again after a wait or a crash: only what it does by `ctx` is recorded.
             items: one argument each.
             limit: how many at a time; None: all.
 

@@ -55,7 +55,7 @@ class EffectPut(msgspec.Struct, frozen=True, kw_only=True, tag="effect"):
     """Insert the effect, or replace the row with the same id.
 
     `decision` and `decided_by` are kept, unless the state is `intended`: a new attempt is open
-        again.
+    again.
 
     A business key that another effect of the tenant holds refuses the whole append (`KeyTaken`).
     """

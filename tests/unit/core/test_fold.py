@@ -88,6 +88,12 @@ def test_a_whole_copy_sets_the_snapshot_it_names():
     assert (state.snapshot, list(state.root.tasks)) == ("s9", ["4:c"])
 
 
+def test_a_fork_goes_on_with_the_files_of_its_origin():
+    state = fold.RunState("r_1")
+    fold.apply(state, rec.RunStarted(1, "r_1", "default", "t", "g", 1, {}, snapshot="s1"))
+    assert state.snapshot == "s1"
+
+
 def test_attempts_of_a_node():
     state = at_work(rec.NodeFailed(3, "1:a", 1, FAILURE, 99))
     task = state.task("1:a")
