@@ -193,13 +193,14 @@ async def test_map_records_a_plain_function_and_not_one_with_ctx(open_runtime):
     async def body(ctx):
         first = await ctx.map(send, range(3))
         second = await ctx.map(compose, range(1, 3))
+        third = await ctx.map(lambda item: ctx.call(send, item + 100), range(2))
         await ctx.sleep(0.3)
-        return first, second
+        return first, second, third
 
     runtime = await open_runtime(one_node(body))
     result = await (await runtime.start("rules", {})).result(timeout=10)
-    assert result.results == ["([0, 1, 2], [10, 20])"]
-    assert plain == [0, 1, 2, 10, 20]
+    assert result.results == ["([0, 1, 2], [10, 20], [100, 101])"]
+    assert plain == [0, 1, 2, 10, 20, 100, 101]
     assert composed == [1, 2, 1, 2]
 
 

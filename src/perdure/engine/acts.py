@@ -371,6 +371,11 @@ def takes_two(function: Any) -> bool:
     return len(by_position) == 2 and by_position[1].name == "ctx"  # noqa: PLR2004  # (item, ctx)
 
 
+def is_composed(function: Any) -> bool:
+    """Return whether a function given to `map` is the node's own code around durable acts."""
+    return takes_two(function) or getattr(function, "__name__", "") == "<lambda>"
+
+
 async def bounded(act: Act, start: Callable[[], Awaitable[Any]]) -> Any:
     """Await within the effect's timeout, on the engine's clock."""
     timeout_s = act.effect.timeout_s

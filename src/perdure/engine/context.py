@@ -17,7 +17,7 @@ from msgspec import Raw
 from perdure.core import fold
 from perdure.core.identity import call_id, digest_of
 from perdure.engine import effects, waits
-from perdure.engine.acts import takes_two
+from perdure.engine.acts import is_composed, takes_two
 from perdure.engine.ports import Answer, RunPort
 from perdure.errors import UsageError
 from perdure.graph import Effect, as_effect
@@ -228,10 +228,16 @@ class Context:
         return results
 
     def _per_item(self, function: Any) -> Callable[[Any], Awaitable[Any]]:
-        """Return what `map` does with one item: an act, or the user's (item, ctx) function."""
-        if not isinstance(function, Effect) and takes_two(function):
-            return lambda item: function(item, self)
-        return lambda item: self.call(function, item)
+        """Return what `map` does with one item: an act, or the user's own code around acts."""
+        if isinstance(function, Effect) or not is_composed(function):
+            return lambda item: self.call(function, item)
+        takes_ctx = takes_two(function)
+
+        async def composed(item: Any) -> Any:
+            value = function(item, self) if takes_ctx else function(item)
+            return await value if hasattr(value, "__await__") else value
+
+        return composed
 
     def now(self) -> dt.datetime:
         """Return the time (UTC), the same on every execution of this node."""
