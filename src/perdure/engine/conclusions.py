@@ -7,6 +7,7 @@ worker.
 from msgspec import structs
 
 from perdure.core import fold
+from perdure.core.machines import RUN_TABLE, RunEvent, advance
 from perdure.engine import compensation
 from perdure.engine.ports import DRAINED, PARKED, WAITING, HeldRun
 from perdure.model import (
@@ -35,7 +36,8 @@ async def release(run: HeldRun) -> None:
     if run.stop_reason == WAITING:
         await run.sandbox_use.leave_waiting()
     waits = tuple(waiting.wait for waiting in run.waits.open)
-    status, ready_at_us, failure = _release_terms(run, waits)
+    event, ready_at_us, failure = _release_terms(run, waits)
+    status = advance(RUN_TABLE, RunStatus.RUNNING, event, run.row.run_id)
     reason = "needs_decision" if status is RunStatus.NEEDS_DECISION else run.stop_reason or ""
     # crash-point: run.release.before
     run.engine.services.probe("run.release.before")
@@ -56,17 +58,17 @@ async def release(run: HeldRun) -> None:
 
 def _release_terms(
     run: HeldRun, waits: tuple[Wait, ...]
-) -> tuple[RunStatus, int | None, Failure | None]:
+) -> tuple[RunEvent, int | None, Failure | None]:
     if run.stop_reason == DRAINED:
-        return RunStatus.PENDING, run.now_us(), None
+        return RunEvent.RELEASE, run.now_us(), None
     if run.stop_reason == PARKED:
-        return RunStatus.NEEDS_DECISION, None, run.stop_failure
+        return RunEvent.PARK, None, run.stop_failure
     decisions = [wait for wait in waits if wait.kind is WaitKind.DECISION]
     if decisions:
         failure = Failure(type="UncertainEffect", message=decisions[0].note, node=decisions[0].node)
-        return RunStatus.NEEDS_DECISION, None, failure
+        return RunEvent.PARK, None, failure
     due = [wait.due_us for wait in waits if wait.due_us is not None]
-    return RunStatus.WAITING, min(due) if due else None, None
+    return RunEvent.WAIT, min(due) if due else None, None
 
 
 async def conclude_failed(run: HeldRun, failure: Failure) -> None:
@@ -77,7 +79,7 @@ async def conclude_failed(run: HeldRun, failure: Failure) -> None:
     await _mark_uncertain(run, "the run failed while it was under way")
     if run.plan.compensates_on_failure:
         await compensation.compensate(run)
-    await conclude(run, RunStatus.FAILED, failure)
+    await conclude(run, RunEvent.FAIL, failure)
 
 
 async def conclude_cancelled(run: HeldRun) -> None:
@@ -89,7 +91,7 @@ async def conclude_cancelled(run: HeldRun) -> None:
     children = await _unfinished_children(run)
     await conclude(
         run,
-        RunStatus.CANCELLED,
+        RunEvent.CANCEL,
         Failure(type="Cancelled", message=f"by {by}" if by else "nobody said who"),
         children,
     )
@@ -139,12 +141,13 @@ async def _lose_effect(run: HeldRun, task: fold.Task, call: fold.Call, reason: s
 
 
 async def conclude(
-    run: HeldRun, status: RunStatus, failure: Failure | None, also: list[MailPosted] | None = None
+    run: HeldRun, event: RunEvent, failure: Failure | None, also: list[MailPosted] | None = None
 ) -> None:
     """End the run with a final status, durable when this returns.
 
     `also`: messages posted in the same commit.
     """
+    status = advance(RUN_TABLE, RunStatus.RUNNING, event, run.row.run_id)
     now_us = run.now_us()
     mail = None
     if run.row.parent is not None:

@@ -13,7 +13,7 @@ from perdure.engine.limits import LEASE_MARGIN_S, LEASE_TTL_S, LOOK_PAUSE_S, LOO
 from perdure.engine.loading import decode_cells, load_checkpoint
 from perdure.engine.queue import CommitQueue, StartQueue
 from perdure.errors import GraphInvalid, NotFound, PerdureError, UsageError
-from perdure.graph import Effect, Graph, function_graph
+from perdure.graph import Effect, Graph, function_graph, graph_defined, graphs_defined
 from perdure.ids import RunId
 from perdure.model import Failure, RunRow, RunStatus
 from perdure.store.api import Store
@@ -175,6 +175,19 @@ class Environment:
             )
             raise NotFound(msg, graph=name, version=version)
         return max(found, key=lambda plan: plan.version)
+
+    @property
+    def may_learn(self) -> bool:
+        """Whether this process has defined graphs that are not known here."""
+        return not graphs_defined() <= self._plans.keys()
+
+    def learn_child(self, name: str, version: int) -> bool:
+        """Make the graph of a child run known, if this process has defined it."""
+        graph = graph_defined(name, version)
+        if graph is None or (name, version) in self._plans:
+            return False
+        self.plan_of(graph)
+        return True
 
     def graphs(self) -> list[tuple[str, int]]:
         """Return (name, version) of every known graph."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.core import fold
+from perdure.core.machines import RunEvent
 from perdure.core.plan import GraphPlan
 from perdure.engine import conclusions
 from perdure.engine.acts import failure_of
@@ -51,7 +52,6 @@ from perdure.model import (
     MailKind,
     RunProgressed,
     RunRow,
-    RunStatus,
     Wait,
 )
 from perdure.model import records as rec
@@ -127,7 +127,7 @@ class Execution:
         elif failure is not None:
             await conclusions.conclude_failed(self, failure)
         elif self.stop_reason is None:
-            await conclusions.conclude(self, RunStatus.SUCCEEDED, None)
+            await conclusions.conclude(self, RunEvent.SUCCEED, None)
         else:
             await conclusions.release(self)
 

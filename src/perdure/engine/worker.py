@@ -38,10 +38,12 @@ from perdure.errors import (
     StoreError,
 )
 from perdure.ids import RunId, WorkerId
-from perdure.model import RunRow, WorkerRow
-from perdure.store.api import LIVENESS
+from perdure.model import FINAL_STATUSES, RunRow, RunStatus, WorkerRow
+from perdure.store.api import LIVENESS, RunQuery
 
 log = logging.getLogger("perdure")
+
+UNFINISHED = tuple(status for status in RunStatus if status not in FINAL_STATUSES)
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
@@ -99,6 +101,7 @@ class Worker:
             )
         )
         await engine.store.release_dead()
+        await self._learn_children()
         loops = {"claim": self._claim_loop, "heartbeat": self._beat_loop, "mail": self._mail_loop}
         if LIVENESS in engine.store.capabilities:
             loops["liveness"] = self._liveness_loop
@@ -221,10 +224,27 @@ class Worker:
             self.worker_id, held, now_us=engine.now_us(), lease_until_us=engine.lease_until_us()
         )
         engine.renewed_at_s = sent_s
+        await self._learn_children()
         for run_id in lost:
             entry = self._held.get(run_id)
             if entry is not None:
                 entry[1].lost()
+
+    async def _learn_children(self) -> None:
+        """Make the graphs of unfinished children known that this process has defined.
+
+        A child's graph is given to `ctx.spawn`, not to the worker: after a restart nothing else
+        would tell that its runs can be executed here.
+        """
+        engine = self._engine
+        if not engine.may_learn:
+            return
+        known = set(engine.graphs())
+        for row in await engine.store.find_runs(RunQuery(statuses=UNFINISHED, limit=1000)):
+            graph = (row.graph, row.version)
+            if row.parent is not None and graph not in known and engine.learn_child(*graph):
+                known.add(graph)
+                self._wake.set()
 
     async def _liveness_loop(self) -> None:
         dead = await self._engine.store.release_dead()

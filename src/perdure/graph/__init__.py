@@ -2,7 +2,7 @@
 
 from perdure.core.plan import END, START, Goto, GraphPlan, Send
 from perdure.core.retry import Retry
-from perdure.graph._builder import Graph
+from perdure.graph._builder import Graph, graph_defined, graphs_defined
 from perdure.graph._function import FunctionState, function_graph
 from perdure.graph._types import collect_types
 from perdure.graph.effects import (
@@ -46,6 +46,8 @@ __all__ = [
     "effect",
     "effect_named",
     "function_graph",
+    "graph_defined",
+    "graphs_defined",
     "merge",
     "replace",
 ]

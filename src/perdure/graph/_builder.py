@@ -1,5 +1,6 @@
 """The graph as people write it."""
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, overload
 
@@ -11,6 +12,22 @@ from perdure.graph._signature import caller_names, default_name, is_resolved
 
 StateT = TypeVar("StateT")
 NodeT = TypeVar("NodeT")
+
+
+_DEFINED: "weakref.WeakValueDictionary[tuple[str, int], Graph[Any]]" = weakref.WeakValueDictionary()
+
+
+def graphs_defined() -> set[tuple[str, int]]:
+    """Return name and version of every graph of this process."""
+    return set(_DEFINED)
+
+
+def graph_defined(name: str, version: int) -> "Graph[Any] | None":
+    """Return the newest graph of this process with the name and version, or None.
+
+    For children of runs that another process spawned: their graph is imported with the parent's.
+    """
+    return _DEFINED.get((name, version))
 
 
 class Graph(Generic[StateT]):
@@ -50,6 +67,7 @@ class Graph(Generic[StateT]):
         )
         self._plan: GraphPlan | None = None
         self._is_compiling = False
+        _DEFINED[name, version] = self
 
     @property
     def name(self) -> str:

@@ -211,13 +211,7 @@ def answer(tables: Tables, ask_id: AskId, *, value_wire: bytes, by: str, at_us: 
     row = rules.found(tables.asks.get(ask_id), "ask", ask_id)
     if not rules.is_answerable(row, at_us):
         return Answered(row=row, accepted=False)
-    answered = replace(
-        row,
-        state=AskState.ANSWERED,
-        value_wire=value_wire,
-        answered_by=by,
-        answered_at_us=at_us,
-    )
+    answered = rules.answered(row, value_wire=value_wire, by=by, at_us=at_us)
     tables.put(tables.asks, ask_id, answered)
     deliver(tables, rules.answer_mail(row, value_wire=value_wire, by=by, at_us=at_us))
     return Answered(row=answered, accepted=True)

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.machines import ASK_TABLE, AskEvent, advance
 from perdure.errors import (
     NotFound,
     RunFinal,
@@ -154,6 +155,12 @@ def is_answerable(ask: AskRow, at_us: int) -> bool:
     """Return whether the ask takes an answer at that time: open, and not expired."""
     expires = ask.expires_at_us
     return ask.state is AskState.OPEN and (expires is None or expires > at_us)
+
+
+def answered(ask: AskRow, *, value_wire: bytes, by: str, at_us: int) -> AskRow:
+    """Return the open ask with its answer."""
+    state = advance(ASK_TABLE, ask.state, AskEvent.ANSWER, ask.ask_id)
+    return replace(ask, state=state, value_wire=value_wire, answered_by=by, answered_at_us=at_us)
 
 
 def answer_mail(ask: AskRow, *, value_wire: bytes, by: str, at_us: int) -> Mail:
@@ -348,4 +355,5 @@ def expired(ask: AskRow, at_us: int) -> AskRow:
     """Return the ask as it is after an attempt to expire it: an answer stands."""
     if ask.state is not AskState.OPEN:
         return ask
-    return replace(ask, state=AskState.EXPIRED, answered_at_us=at_us)
+    state = advance(ASK_TABLE, ask.state, AskEvent.EXPIRE, ask.ask_id)
+    return replace(ask, state=state, answered_at_us=at_us)

@@ -6,7 +6,7 @@ import apsw
 import msgspec
 
 from perdure.ids import AskId, EffectId
-from perdure.model import AskRow, AskState, Mail, MailKind, RunRow, RunStatus
+from perdure.model import AskRow, Mail, MailKind, RunRow, RunStatus
 from perdure.store import _rules as rules
 from perdure.store.api import Answered, Decided
 from perdure.store.sqlite._rows import (
@@ -77,13 +77,7 @@ def answer(
         (value_wire, by, at_us, ask_id),
     )
     deliver(db, rules.answer_mail(row, value_wire=value_wire, by=by, at_us=at_us))
-    answered = msgspec.structs.replace(
-        row,
-        state=AskState.ANSWERED,
-        value_wire=value_wire,
-        answered_by=by,
-        answered_at_us=at_us,
-    )
+    answered = rules.answered(row, value_wire=value_wire, by=by, at_us=at_us)
     return Answered(row=answered, accepted=True)
 
 

@@ -1,9 +1,12 @@
 """Rows of the tables as the model's rows, and back."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import msgspec
 
+from perdure.errors import StoreCorrupt
 from perdure.model import (
     AskRow,
     AskState,
@@ -54,6 +57,26 @@ def wire_of_waits(waits: tuple[Wait, ...]) -> bytes | None:
     return _encode(waits) if waits else None
 
 
+Read = TypeVar("Read")
+
+
+def _readable(build: Callable[..., Read]) -> Callable[..., Read]:
+    """Turn what a damaged row does to its reader into StoreCorrupt."""
+
+    @wraps(build)
+    def read(*args: Any) -> Read:
+        try:
+            return build(*args)
+        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            msg = (
+                f"a row of the store can't be read as a {build.__name__.removesuffix('_row')}: "
+                f"{error}; nothing was changed. Restore the store from a backup"
+            )
+            raise StoreCorrupt(msg) from error
+
+    return read
+
+
 def waits_of(wire: bytes | None) -> tuple[Wait, ...]:
     """Return the waits that `wire_of_waits` stored."""
     return _decode_waits(wire) if wire is not None else ()
@@ -83,6 +106,7 @@ def run_params(row: RunRow) -> Row:
     )
 
 
+@_readable
 def run_row(row: Row) -> RunRow:
     """Return the run of a row with `RUN_COLUMNS`."""
     return RunRow(
@@ -112,6 +136,7 @@ def run_row(row: Row) -> RunRow:
     )
 
 
+@_readable
 def effect_row(row: Row) -> EffectRow:
     """Return the effect of a row with `EFFECT_COLUMNS`."""
     return EffectRow(
@@ -137,6 +162,7 @@ def effect_row(row: Row) -> EffectRow:
     )
 
 
+@_readable
 def ask_row(row: Row) -> AskRow:
     """Return the ask of a row with `ASK_COLUMNS`."""
     return AskRow(
@@ -156,6 +182,7 @@ def ask_row(row: Row) -> AskRow:
     )
 
 
+@_readable
 def thread_row(row: Row) -> ThreadRow:
     """Return the thread of a row with `THREAD_COLUMNS`."""
     return ThreadRow(
@@ -171,6 +198,7 @@ def thread_row(row: Row) -> ThreadRow:
     )
 
 
+@_readable
 def frame_row(run_id: Any, row: Row) -> FrameRow:
     """Return the frame of a row (first_seq, count, token, at_us, body, prev_hash, hash)."""
     return FrameRow(
@@ -185,6 +213,7 @@ def frame_row(run_id: Any, row: Row) -> FrameRow:
     )
 
 
+@_readable
 def mail_of(run_id: Any, row: Row) -> Mail:
     """Return the message of a row (mail_id, kind, subject, body_wire, sender, at_us)."""
     return Mail(
@@ -212,6 +241,7 @@ def worker_params(row: WorkerRow) -> Row:
     )
 
 
+@_readable
 def worker_row(row: Row) -> WorkerRow:
     """Return the worker of a row with `WORKER_COLUMNS`."""
     return WorkerRow(
