@@ -109,8 +109,6 @@ class ThreadRow(msgspec.Struct, frozen=True, kw_only=True):
             the thread has no state yet and the line starts at its first run.
         base_seq: seq of that record.
         graph: name of the graph that wrote the newest checkpoint.
-        origin_thread: thread that this one was forked from.
-        origin_checkpoint: checkpoint that it was forked at.
     """
 
     tenant: TenantId
@@ -120,8 +118,6 @@ class ThreadRow(msgspec.Struct, frozen=True, kw_only=True):
     base_ordinal: int = 0
     base_seq: int = 0
     graph: str = ""
-    origin_thread: ThreadId | None = None
-    origin_checkpoint: int | None = None
 
 
 class FrameRow(msgspec.Struct, frozen=True, kw_only=True):

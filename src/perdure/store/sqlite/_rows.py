@@ -193,8 +193,6 @@ def thread_row(row: Row) -> ThreadRow:
         base_ordinal=row[4],
         base_seq=row[5],
         graph=row[6],
-        origin_thread=row[7],
-        origin_checkpoint=row[8],
     )
 
 

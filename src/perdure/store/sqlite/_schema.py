@@ -61,8 +61,6 @@ CREATE TABLE perdure_threads (
     base_ordinal INTEGER NOT NULL DEFAULT 0,
     base_seq INTEGER NOT NULL DEFAULT 0,
     graph TEXT NOT NULL DEFAULT '',
-    origin_thread TEXT,
-    origin_checkpoint INTEGER,
     PRIMARY KEY (tenant, thread)
 ) WITHOUT ROWID;
 CREATE TABLE perdure_frames (
