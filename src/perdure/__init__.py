@@ -49,7 +49,6 @@ from perdure.graph import (
     replace,
 )
 from perdure.model import EffectState, RunStatus
-from perdure.sandbox import DirectorySandboxes
 
 __version__ = "0.1.0"
 
@@ -64,7 +63,6 @@ __all__ = [
     "ChildFailed",
     "ChildRun",
     "Context",
-    "DirectorySandboxes",
     "Effect",
     "EffectFailed",
     "EffectKeyReused",

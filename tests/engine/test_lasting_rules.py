@@ -11,7 +11,6 @@ from perdure import (
     START,
     Absent,
     Context,
-    DirectorySandboxes,
     EffectFailed,
     Found,
     Graph,
@@ -23,6 +22,7 @@ from perdure import (
     append,
     effect,
 )
+from perdure.sandbox import DirectorySandboxes
 
 FAST = Retry(max_attempts=3, base_s=0.001, cap_s=0.002)
 

@@ -6,18 +6,12 @@ a payload of another type than the tag's is refused before anything is made of i
 
 import datetime as dt
 import os
-import pathlib
 import sys
-import uuid
 from base64 import b64encode
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 from perdure.codec.limits import SHOWN_INT_BITS_MAX
-
-PathType: type[pathlib.Path] = type(pathlib.Path())
-"""The class of paths on this system."""
 
 
 class NoExactForm(Exception):
@@ -67,7 +61,7 @@ def _time_wire(value: dt.time) -> tuple[str, list[Any]]:
     return "time", [value.isoformat(), _zone(value), value.fold]
 
 
-def _path_wire(value: pathlib.PurePath) -> tuple[str, str | bytes]:
+def _path_wire(value: Any) -> tuple[str, str | bytes]:
     text = str(value)
     # A file name that is no UTF-8 has surrogates in its text.
     return "path", text if text.isascii() or _is_text(text) else os.fsencode(value)
@@ -77,25 +71,42 @@ def _is_text(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _pure_wire(value: pathlib.PurePath) -> tuple[str, list[Any]]:
-    flavour = "posix" if type(value) is pathlib.PurePosixPath else "windows"
+def _pure_wire(value: Any) -> tuple[str, list[Any]]:
+    flavour = "posix" if type(value).__name__ == "PurePosixPath" else "windows"
     return "pure_path", [flavour, str(value).encode("utf-8", "surrogatepass")]
 
 
-WIRE: dict[type, Callable[[Any], tuple[str, Any]]] = {
-    Decimal: lambda v: ("decimal", str(v)),
+_WIRE: dict[type, Callable[[Any], tuple[str, Any]]] = {
     dt.datetime: _datetime_wire,
     dt.date: lambda v: ("date", v.isoformat()),
     dt.time: _time_wire,
     dt.timedelta: lambda v: ("timedelta", [v.days, v.seconds, v.microseconds]),
-    uuid.UUID: lambda v: ("uuid", v.bytes),
     bytearray: lambda v: ("bytearray", bytes(v)),
     complex: lambda v: ("complex", [v.real, v.imag]),
-    PathType: _path_wire,
-    pathlib.PurePosixPath: _pure_wire,
-    pathlib.PureWindowsPath: _pure_wire,
 }
 """Class -> (value -> tag and payload). Exact classes only: a subclass would lose what it adds."""
+
+_LATER: dict[str, tuple[str, Callable[[Any], tuple[str, Any]]]] = {
+    "Decimal": ("decimal", lambda v: ("decimal", str(v))),
+    "UUID": ("uuid", lambda v: ("uuid", v.bytes)),
+    "PosixPath" if os.name == "posix" else "WindowsPath": ("pathlib", _path_wire),
+    "PurePosixPath": ("pathlib", _pure_wire),
+    "PureWindowsPath": ("pathlib", _pure_wire),
+}
+"""Class name -> module and form, of modules that take time to import.
+
+Whoever holds such a value has imported its module, so looking among the imported ones is enough.
+"""
+
+
+def wire_for(kind: type) -> Callable[[Any], tuple[str, Any]] | None:
+    """Return (value -> tag and payload) of exactly this class, or None."""
+    found = _WIRE.get(kind)
+    if found is None and kind.__name__ in _LATER:
+        module, form = _LATER[kind.__name__]
+        if getattr(sys.modules.get(module), kind.__name__, None) is kind:
+            found = _WIRE[kind] = form
+    return found
 
 
 # -- and back --------------------------------------------------------------------------------------
@@ -144,13 +155,29 @@ def _text_back(payload: bytes) -> str:
     return payload.decode("utf-8", "surrogatepass")
 
 
-def _path_back(payload: str | bytes) -> pathlib.Path:
-    return pathlib.Path(payload if isinstance(payload, str) else os.fsdecode(payload))
+def _decimal_back(payload: str) -> Any:
+    from decimal import Decimal  # noqa: PLC0415  # as _path_back
+
+    return Decimal(payload)
 
 
-def _pure_back(payload: list[Any]) -> pathlib.PurePath:
+def _uuid_back(payload: bytes) -> Any:
+    from uuid import UUID  # noqa: PLC0415  # as _path_back
+
+    return UUID(bytes=payload)
+
+
+def _path_back(payload: str | bytes) -> Any:
+    from pathlib import Path  # noqa: PLC0415  # costs start-up time; needed by few values
+
+    return Path(payload if isinstance(payload, str) else os.fsdecode(payload))
+
+
+def _pure_back(payload: list[Any]) -> Any:
+    from pathlib import PurePosixPath, PureWindowsPath  # noqa: PLC0415  # as _path_back
+
     flavour, text = payload
-    kinds = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
+    kinds = {"posix": PurePosixPath, "windows": PureWindowsPath}
     return kinds[flavour](_text_back(text))
 
 
@@ -161,12 +188,12 @@ BACK: dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any]]] = {
     "set": (list, set),
     "frozenset": (list, frozenset),
     "map": (list, lambda pairs: {key: item for key, item in pairs}),  # noqa: C416  # pairs are lists, dict() is slower here
-    "decimal": (str, Decimal),
+    "decimal": (str, _decimal_back),
     "datetime": (list, _datetime_back),
     "date": (str, dt.date.fromisoformat),
     "time": (list, _time_back),
     "timedelta": (list, _timedelta_back),
-    "uuid": (bytes, lambda v: uuid.UUID(bytes=v)),
+    "uuid": (bytes, _uuid_back),
     "bytearray": (bytes, bytearray),
     "complex": (list, _complex_back),
     "path": ((str, bytes), _path_back),
@@ -204,7 +231,7 @@ SHOW: dict[str, Callable[[Any], Any]] = {
     "datetime": lambda v: v[0],
     "time": lambda v: v[0],
     "timedelta": lambda v: str(_timedelta_back(v)),
-    "uuid": lambda v: str(uuid.UUID(bytes=v)),
+    "uuid": lambda v: str(_uuid_back(v)),
     "complex": lambda v: str(_complex_back(v)),
     "path": lambda v: v if isinstance(v, str) else _shown_text(os.fsdecode(v)),
     "pure_path": lambda v: _shown_text(_text_back(v[1])),

@@ -17,7 +17,15 @@ from typing import Any
 import msgspec
 
 from perdure.codec._registry import TypeRegistry
-from perdure.codec._scalars import BACK, SHOW, WIRE, NoExactForm, int_wire, shown_bytes, text_wire
+from perdure.codec._scalars import (
+    BACK,
+    SHOW,
+    NoExactForm,
+    int_wire,
+    shown_bytes,
+    text_wire,
+    wire_for,
+)
 from perdure.codec.limits import DEPTH_MAX, PATH_PART_CHARS_MAX, PATH_PARTS_MAX, VALUE_BYTES_MAX
 from perdure.errors import DecodeFailed, PerdureError, ValueUnserializable
 
@@ -114,7 +122,7 @@ class _Wirer:
             return self._items(value, path, depth)
         if kind is dict:
             return self._map(value, path, depth)
-        scalar = WIRE.get(kind)
+        scalar = wire_for(kind)
         if scalar is None:
             return self._other(value, path, depth)
         try:

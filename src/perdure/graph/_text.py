@@ -1,6 +1,5 @@
 """How names and types read in messages; which names are allowed."""
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -50,5 +49,7 @@ def names_text(names: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ' Did you mean ...?' or nothing."""
+    import difflib  # noqa: PLC0415  # costs start-up time; needed for a message only
+
     close = difflib.get_close_matches(name, list(known), n=SUGGESTIONS_MAX, cutoff=0.6)
     return f" Did you mean {' or '.join(repr(each) for each in close)}?" if close else ""
