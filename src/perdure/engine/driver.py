@@ -20,6 +20,7 @@ from perdure.core.retry import backoff_s
 from perdure.engine.acts import failure_of
 from perdure.engine.context import Context
 from perdure.engine.limits import CANCEL_GRACE_S, SNAPSHOT_BYTES_MIN, YIELD_STEPS
+from perdure.engine.loading import Loaded
 from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
 from perdure.engine.starting import folded_defaults
 from perdure.errors import (
@@ -38,14 +39,14 @@ from perdure.model import records as rec
 class GraphDriver:
     """Takes one held run through its graph."""
 
-    def __init__(self, run: HeldRun, journal_bytes: int) -> None:
-        """Drive a run; `journal_bytes`: what was read of the journal to load it."""
+    def __init__(self, run: HeldRun, loaded: Loaded) -> None:
+        """Drive a run that was loaded."""
         self._run = run
         self.engine = run.engine
         self._steps = 0
         self._durable_seq = 0
-        self._journal_bytes = journal_bytes
-        self._whole_bytes = 0
+        self._journal_bytes = loaded.journal_bytes
+        self._whole_bytes = loaded.whole_bytes
 
     async def drive(self) -> None:
         """Take the graph from where its journal stands to its end.
@@ -76,7 +77,8 @@ class GraphDriver:
         encoded.update(folded_defaults(self.engine, plan, values))
         root.values = values
         specs = started.next if started.next is not None else self._first_of(plan, values)
-        self._whole_bytes = sum(len(memoryview(raw)) for _op, raw in started.input.values())
+        size = sum(len(memoryview(raw)) for _op, raw in started.input.values())
+        self._whole_bytes = max(self._whole_bytes, size)
         self._run.record(
             rec.StepCommitted(
                 self._run.now_us(),

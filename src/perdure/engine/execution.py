@@ -92,7 +92,7 @@ class Execution:
             is_fresh: it was started and taken in one transaction, so there can't be older mail.
         """
         self.state = loaded.state
-        self._driver = GraphDriver(self, loaded.journal_bytes)
+        self._driver = GraphDriver(self, loaded)
         self.journal = RunJournal(self.engine.queue, self.row, loaded.prev_hash)
         try:
             self.record(

@@ -24,6 +24,7 @@ class Line(Struct):
     cells: dict[str, fold.Cell]
     snapshot: str | None
     size: int
+    whole: int = 0
 
 
 class At(Struct, frozen=True, kw_only=True):
@@ -45,11 +46,15 @@ class At(Struct, frozen=True, kw_only=True):
 
 
 class Loaded(Struct):
-    """A run as its next holder finds it."""
+    """A run as its next holder finds it.
+
+    `journal_bytes`: journal read since the whole copy of `whole_bytes` that loading started at.
+    """
 
     state: fold.RunState
     prev_hash: bytes
     journal_bytes: int
+    whole_bytes: int = 0
 
 
 def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
@@ -107,6 +112,7 @@ async def load_thread_line(
         line.cells = loaded.state.root.cells
         line.snapshot = loaded.state.step_snapshot
         line.size += loaded.journal_bytes
+        line.whole += loaded.whole_bytes
     return line
 
 
@@ -120,15 +126,18 @@ async def _fold_frames(store: Store, run: RunRow, line: Line, from_seq: int) -> 
         first = await store.read_frames(run.run_id, from_seq=1, limit=1)
         state.started = _started_of(first)
     state.last_seq = from_seq - 1
-    size = 0
+    size = whole = 0
     previous: FrameRow | None = None
     for frame in frames:
         size += len(frame.body)
         for offset, encoded in enumerate(check_frame(frame, previous)):
-            if frame.first_seq + offset >= from_seq:
+            seq = frame.first_seq + offset
+            if seq >= from_seq:
                 fold.apply(state, decode_record(encoded))
+            if seq == from_seq > 1:
+                whole = len(encoded)  # the copy that loading starts at
         previous = frame
-    return Loaded(state, previous.hash if previous else NO_HASH, size)
+    return Loaded(state, previous.hash if previous else NO_HASH, size - whole, whole)
 
 
 def _started_of(frames: Sequence[FrameRow]) -> rec.RunStarted:
@@ -154,6 +163,7 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
         line = await load_thread_line(store, row.tenant, row.thread, row.ordinal)
     loaded = await _fold_frames(store, row, line, from_seq)
     loaded.journal_bytes += line.size
+    loaded.whole_bytes += line.whole
     fold.settle_sandbox(loaded.state)
     if loaded.state.last_seq != row.last_seq:
         msg = (
