@@ -1,0 +1,61 @@
+"""The programs in the documents run; their other Python at least compiles."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def blocks(name):
+    return BLOCK.findall((ROOT / name).read_text(encoding="utf-8"))
+
+
+def python(folder, *arguments):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(120)
+def test_the_program_of_the_readme_runs(tmp_path):
+    [program] = blocks("README.md")
+    (tmp_path / "refunds.py").write_text(program, encoding="utf-8")
+    first = python(tmp_path, "refunds.py")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count("POST /refunds o-7 4000 key=") == 1
+    assert "refund_id='refund of o-7'" in first.stdout
+    again = python(tmp_path, "refunds.py")
+    assert again.returncode == 0, again.stderr
+    assert "POST" not in again.stdout, "the same start key gives the first run"
+    waiting = python(
+        tmp_path, "-m", "perdure", "run", "refunds.py:graph", "--input", '{"order_id": "o-8"}'
+    )
+    assert waiting.returncode == 13, waiting.stderr
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+def test_python_in_documents_is_python(name):
+    for block in blocks(name):
+        compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_the_report_graph_of_the_guide_runs():
+    program = blocks("docs/guide.md")[0]
+    from_guide: dict = {"__name__": "guide"}
+    exec(compile(program, "guide.md", "exec"), from_guide)  # noqa: S102  # our own document
+    plan = from_guide["graph"].compile()
+    assert set(plan.nodes) == {"research", "write"}
