@@ -1,6 +1,7 @@
 """Rules that were once broken: each test failed before its fix."""
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from perdure import (
     Retry,
     RunFailed,
     Unknown,
+    WorkerSettings,
     append,
     effect,
 )
@@ -304,3 +306,47 @@ async def test_state_is_readable_without_its_graph(open_runtime, tmp_path):
     await (await runtime.start(graph, {}, thread="t")).result(timeout=10)
     other = await open_runtime(url=url, worker=False)
     assert (await other.state("t"))["at"]["x"] == 3
+
+
+async def test_a_worker_that_blocks_beyond_its_lease_takes_over_from_itself(open_runtime):
+    sent, executions = [], []
+
+    @effect(kind="keyed")
+    async def send(*, idempotency_key: str) -> str:
+        sent.append(idempotency_key)
+        return "sent"
+
+    async def body(ctx):
+        executions.append(1)
+        if len(executions) == 1:
+            time.sleep(1.0)  # noqa: ASYNC251  # what this is about: nothing else can run
+        return await ctx.call(send)
+
+    settings = WorkerSettings(lease_ttl_s=0.4, heartbeat_s=0.1)
+    runtime = await open_runtime(one_node(body), worker=settings)
+    run = await runtime.start("rules", {})
+    assert (await run.result(timeout=15)).results == ["sent"]
+    assert len(sent) == 1
+    assert runtime.worker.held == 0
+
+
+async def test_a_due_run_of_a_version_nobody_executes_is_said(open_runtime, tmp_path, caplog):
+    url = f"sqlite:///{tmp_path}/versions.db"
+    old = Graph(State, name="versioned", version=1)
+    new = Graph(State, name="versioned", version=2)
+    for graph in (old, new):
+
+        @graph.node
+        async def act(state: State) -> dict:
+            return {}
+
+        graph.edge(START, act)
+    starter = await open_runtime(old, url=url, worker=False)
+    await starter.start(old, {})
+    settings = WorkerSettings(heartbeat_s=0.05, lease_ttl_s=1)
+    await open_runtime(new, url=url, worker=settings)
+    for _ in range(100):
+        if "versioned v1" in caplog.text:
+            break
+        await asyncio.sleep(0.02)
+    assert caplog.text.count("versioned v1") == 1

@@ -114,3 +114,6 @@ LOOK_PAUSE_S = 0.1
 
 LOOK_S_MAX = 3600.0
 """Longest time between two looks when the store tells of no change: a safety net, no poll."""
+
+UNSERVED_BEATS = 6
+"""Heartbeats between two looks for due runs of graph versions that no worker executes."""

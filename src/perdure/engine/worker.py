@@ -26,6 +26,7 @@ from perdure.engine.limits import (
     HEARTBEAT_S,
     LIVENESS_POLL_S,
     MAIL_RETRY_S,
+    UNSERVED_BEATS,
 )
 from perdure.engine.loading import Loaded, load_run
 from perdure.errors import (
@@ -76,7 +77,9 @@ class Worker:
         self._wake = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._mail_after = 0
-        self._lost: dict[str, PerdureError] = {}
+        self._beats = 0
+        self._warned: set[tuple[str, int]] = set()
+        self._lost: dict[tuple[str, int], PerdureError] = {}
         self.is_draining = False
 
     # -- life --------------------------------------------------------------------------------------
@@ -90,6 +93,7 @@ class Worker:
         engine.renewed_at_s = engine.services.clock.monotonic_s()
         engine.queue.on_dead = self._on_dead
         engine.on_lost = self._on_lost
+        await self._learn_children()
         await engine.store.register_worker(
             WorkerRow(
                 worker_id=self.worker_id,
@@ -101,7 +105,6 @@ class Worker:
             )
         )
         await engine.store.release_dead()
-        await self._learn_children()
         loops = {"claim": self._claim_loop, "heartbeat": self._beat_loop, "mail": self._mail_loop}
         if LIVENESS in engine.store.capabilities:
             loops["liveness"] = self._liveness_loop
@@ -224,11 +227,37 @@ class Worker:
             self.worker_id, held, now_us=engine.now_us(), lease_until_us=engine.lease_until_us()
         )
         engine.renewed_at_s = sent_s
-        await self._learn_children()
+        tokens = dict(held)
         for run_id in lost:
             entry = self._held.get(run_id)
-            if entry is not None:
+            if entry is not None and entry[0].token == tokens[run_id]:
                 entry[1].lost()
+        await self._learn_children()
+        self._beats += 1
+        if self._beats % UNSERVED_BEATS == 1:
+            await self._warn_of_unserved()
+
+    async def _warn_of_unserved(self) -> None:
+        """Say which runs are due that no worker can execute, once for each graph version.
+
+        They wait for a worker with that version: without a word they would look like any other.
+        """
+        store, now_us = self._engine.store, self._engine.now_us()
+        served = {graph for worker in await store.find_workers() for graph in worker.graphs}
+        served.update(self._engine.graphs())
+        query = RunQuery(statuses=(RunStatus.PENDING, RunStatus.WAITING), limit=1000)
+        for row in await store.find_runs(query):
+            graph = (row.graph, row.version)
+            is_due = row.ready_at_us is not None and row.ready_at_us <= now_us
+            if is_due and graph not in served and graph not in self._warned:
+                self._warned.add(graph)
+                log.warning(
+                    "run %s is due, and no worker executes its graph %s v%d: start one with that "
+                    "version ('perdure doctor' lists all such runs)",
+                    row.run_id,
+                    row.graph,
+                    row.version,
+                )
 
     async def _learn_children(self) -> None:
         """Make the graphs of unfinished children known that this process has defined.
@@ -297,6 +326,9 @@ class Worker:
             raise InvariantBroken(str(error)) from error
         execution = Execution(self._engine, row, plan)
         task = asyncio.create_task(self._supervised(execution, row, loaded), name=row.run_id)
+        before = self._held.get(row.run_id)
+        if before is not None:
+            before[1].lost()  # this worker let its own lease end, by blocking its event loop
         self._held[row.run_id] = (row, execution, task)
 
     async def _supervised(self, execution: Execution, row: RunRow, loaded: Loaded | None) -> None:
@@ -308,21 +340,27 @@ class Worker:
                 await execution.run(await load_run(self._engine.store, row))
         except (StoreCorrupt, DecodeFailed) as error:
             log.error("run %s (thread %s) can't be read: %s", row.run_id, row.thread, error)  # noqa: TRY400  # a state of the data, no fault of the code
-            self._lost[row.run_id] = error
+            self._lost[row.run_id, row.token] = error
         except StoreError as error:
-            self._lost[row.run_id] = error
+            self._lost[row.run_id, row.token] = error
         except Exception:  # the worker's supervisor: a bug must not take the other runs along
             log.exception(
                 "run %s: stopped by a fault of the runtime; it is taken up again", row.run_id
             )
         finally:
             await self._hand_back(row)
-            self._held.pop(row.run_id, None)
+            if self._holds(row):
+                del self._held[row.run_id]
             self._wake.set()
+
+    def _holds(self, row: RunRow) -> bool:
+        """Whether the run is held under this token: a worker may take over from itself."""
+        entry = self._held.get(row.run_id)
+        return entry is not None and entry[0].token == row.token
 
     async def _hand_back(self, row: RunRow) -> None:
         """Give a run that this worker can't go on with back at once, not when its lease ends."""
-        error = self._lost.pop(row.run_id, None)
+        error = self._lost.pop((row.run_id, row.token), None)
         if error is None or isinstance(error, LeaseLost):
             return
         is_unreadable = isinstance(error, StoreCorrupt | DecodeFailed)
@@ -332,13 +370,12 @@ class Worker:
             log.warning("run %s: %s; it is taken up again when its lease ends", row.run_id, again)
 
     def _on_lost(self, row: RunRow, error: PerdureError) -> None:
-        self._lost.setdefault(row.run_id, error)
+        self._lost.setdefault((row.run_id, row.token), error)
 
     def _on_dead(self, journal: Any) -> None:
         self._on_lost(journal.row, journal.error)
-        entry = self._held.get(journal.row.run_id)
-        if entry is not None:
-            entry[1].lost()
+        if self._holds(journal.row):
+            self._held[journal.row.run_id][1].lost()
 
 
 async def _sleep_bool(engine: Environment, delay_s: float) -> bool:
