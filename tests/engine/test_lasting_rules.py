@@ -350,3 +350,32 @@ async def test_a_due_run_of_a_version_nobody_executes_is_said(open_runtime, tmp_
             break
         await asyncio.sleep(0.02)
     assert caplog.text.count("versioned v1") == 1
+
+
+async def test_a_decision_that_does_not_fit_asks_again(open_runtime):
+    @effect
+    async def act() -> int:
+        raise ConnectionError
+
+    runtime = await open_runtime(one_node(lambda ctx: ctx.call(act)))
+    run = await runtime.start("rules", {})
+    for result in ("abc", None, 7):
+        with pytest.raises(NeedsDecision):
+            await run.result(timeout=10)
+        [entry] = await runtime.effects("uncertain")
+        await runtime.resolve(entry.id, happened=True, result=result, by="ann")
+    assert (await run.result(timeout=10)).results == ["7"]
+
+
+async def test_a_failure_says_where_in_the_users_code(open_runtime):
+    class Unreadable(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    async def body(ctx):
+        raise Unreadable
+
+    runtime = await open_runtime(one_node(body))
+    run = await runtime.start("rules", {})
+    with pytest.raises(RunFailed, match=r"test_lasting_rules\.py:\d+ in body.*can't be read"):
+        await run.result(timeout=10)

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -38,11 +39,26 @@ from perdure.model import records as rec
 INTERRUPTED = fold.INTERRUPTED
 
 
+_OWN = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120  # pathlib costs start-up time
+"""Folder of Perdure's own files, which are no place to look for a user's mistake."""
+
+
+def _place_of(error: BaseException) -> str:
+    """Return where an exception came from, innermost first: `refunds.py:25 in decide`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if not frame.filename.startswith(_OWN)]
+    shown = (users or list(frames))[-3:]
+    places = [f"{os.path.basename(f.filename)}:{f.lineno} in {f.name}" for f in reversed(shown)]  # noqa: PTH119  # pathlib costs start-up time
+    return " <- ".join(places)
+
+
 def failure_of(error: BaseException, node: str = "") -> Failure:
     """Return what is stored of an exception: type, shortened text, shortened traceback."""
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    trace = " <- ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
-    text = str(error)[:ERROR_CHARS_MAX] or type(error).__name__
+    trace = _place_of(error)
+    try:
+        text = str(error)[:ERROR_CHARS_MAX] or type(error).__name__
+    except Exception as broken:  # noqa: BLE001  # a user's __str__; the failure must be recorded all the same
+        text = f"(its text can't be read: {type(broken).__name__})"
     return Failure(type=type(error).__name__, message=text, node=node, trace=trace)
 
 
@@ -246,8 +262,13 @@ class Act:
         self.run.record(record, *changes)
         self.refresh()
 
-    def lose(self, failure: Failure, retry_at_us: int | None) -> None:
-        """Record that nobody knows whether the newest attempt happened."""
+    def lose(
+        self, failure: Failure, retry_at_us: int | None, *, taken: tuple[int, ...] = ()
+    ) -> None:
+        """Record that nobody knows whether the newest attempt happened.
+
+        `taken`: the decision that did not help, so that the question is open again.
+        """
         record = rec.EffectUncertain(
             self.run.now_us(),
             self.context.task.path,
@@ -257,7 +278,11 @@ class Act:
             failure,
             retry_at_us,
         )
-        self.run.record(record, EffectPut(row=self.row(EffectState.UNCERTAIN, failure=failure)))
+        row = self.row(EffectState.UNCERTAIN, failure=failure)
+        changes: list[Any] = [EffectPut(row=row, reopens=bool(taken))]
+        if taken:
+            changes.append(MailTaken(mail_ids=taken))
+        self.run.record(record, *changes)
         self.refresh()
 
     def due_us(

@@ -65,10 +65,21 @@ def _release_terms(
         return RunEvent.PARK, None, run.stop_failure
     decisions = [wait for wait in waits if wait.kind is WaitKind.DECISION]
     if decisions:
-        failure = Failure(type="UncertainEffect", message=decisions[0].note, node=decisions[0].node)
+        failure = Failure(
+            type="UncertainEffect", message=_advice(decisions[0]), node=decisions[0].node
+        )
         return RunEvent.PARK, None, failure
     due = [wait.due_us for wait in waits if wait.due_us is not None]
     return RunEvent.WAIT, min(due) if due else None, None
+
+
+def _advice(wait: Wait) -> str:
+    """Return what to do about an effect whose outcome nobody knows."""
+    return (
+        f"{wait.note} Say so: perdure resolve {wait.subject} --happened --result JSON --by NAME, "
+        "or --not-happened (it is sent again). Where such an error means that it did not happen, "
+        "let the effect raise perdure.Rejected"
+    )
 
 
 async def conclude_failed(run: HeldRun, failure: Failure) -> None:

@@ -187,12 +187,8 @@ def _absent(act: Act) -> tuple[bool, Any]:
 def _question(act: Act) -> str:
     """Return what a person is asked about an effect whose outcome nobody knows."""
     failure = act.call.failure if act.call is not None else None
-    reason = f" ({failure.type}: {failure.message[:200]})" if failure is not None else ""
-    return (
-        f"effect {act.effect.name}: did it happen?{reason} "
-        f"perdure resolve {act.effect_id} --happened | --not-happened (or let the effect raise "
-        "perdure.Rejected where such an error means that it did not)"
-    )
+    reason = f" ({failure.type}: {failure.message[:300]})" if failure is not None else ""
+    return f"effect {act.effect.name}: did it happen?{reason}"
 
 
 async def _decision(act: Act) -> tuple[bool, Any]:
@@ -207,27 +203,42 @@ async def _decision(act: Act) -> tuple[bool, Any]:
     if mail is None:
         return False, None
     happened, encoded = act.run.engine.codec.decode(mail.body_wire)
-    if happened:
-        value = act.run.engine.codec.decode(encoded)
-        value = convert_result(act.effect, value)
-        return True, act.confirm(value, via="decision", by=mail.sender, taken=(mail.mail_id,))
-    failure = Failure(type="NotHappened", message=f"{mail.sender} said that it did not happen")
-    act.refuse(failure, act.run.now_us(), via="decision", by=mail.sender, taken=(mail.mail_id,))
-    return False, None
+    taken = (mail.mail_id,)
+    if not happened:
+        failure = Failure(type="NotHappened", message=f"{mail.sender} said that it did not happen")
+        act.refuse(failure, act.run.now_us(), via="decision", by=mail.sender, taken=taken)
+        return False, None
+    try:
+        value = fitted(act.effect, act.run.engine.codec.decode(encoded))
+    except msgspec.ValidationError as error:
+        reason = (
+            f"{mail.sender} said that it happened, with a result that the effect can't have "
+            f"({error}); say it again with one that fits --result"
+        )
+        unfit = Failure(type="DecisionUnfit", message=reason, node=act.context.task.path)
+        act.lose(unfit, None, taken=taken)
+        return False, None
+    return True, act.confirm(value, via="decision", by=mail.sender, taken=taken)
 
 
-def convert_result(effect: Effect[Any, Any], value: Any) -> Any:
-    """Return a result that a person typed as JSON in the type that the effect declares."""
+def fitted(effect: Effect[Any, Any], value: Any) -> Any:
+    """Return a result that a person gave as JSON in the type that the effect declares.
+
+    Raises:
+        msgspec.ValidationError: it does not fit.
+    """
     declared = effect.result_type
     # Any is a class too, but one that isinstance refuses.
-    if declared is Any or declared is None or value is None:
+    if declared in {Any, None, type(None)}:
         return value
     if isinstance(declared, type) and isinstance(value, declared):
         return value
     try:
         return msgspec.convert(value, declared)
-    except (TypeError, ValueError):
-        return value
+    except msgspec.ValidationError:
+        raise
+    except TypeError:
+        return value  # a type that msgspec does not know: taken as it is
 
 
 async def _send(act: Act) -> tuple[bool, Any]:
@@ -323,7 +334,8 @@ def _diverge(act: Act, missing: list[str]) -> None:
         f"node {path!r} is about to send effect {name!r} with arguments it did not have before, "
         f"while {len(missing)} recorded {name!r} ({', '.join(missing[:3])}) was not asked for "
         "again; nothing was sent. The code before the call must give the same arguments on every "
-        "execution: use ctx.now(), ctx.random(), ctx.call for what varies. Then: perdure resolve "
-        f"{act.run.row.run_id} --retry, or perdure cancel {act.run.row.run_id}"
+        "execution: use ctx.now(), ctx.random(), ctx.call for what varies. If it was changed, "
+        "run what it was started with (a changed graph gets a new version=). Then: "
+        f"perdure resolve {act.run.row.run_id} --retry, or perdure cancel {act.run.row.run_id}"
     )
     act.run.park(ReplayDiverged(msg, run_id=act.run.row.run_id, node=path, effect=name))

@@ -626,6 +626,8 @@ class Runtime:
 def _run_failed(row: RunRow, failure: Failure | None, reason: str) -> RunFailed:
     node = failure.node if failure is not None else ""
     where = f" in node {node!r}" if node else ""
+    if failure is not None and failure.trace:
+        where += f" ({failure.trace.partition(' <- ')[0]})"
     msg = (
         f"run {row.run_id!r} failed{where}: {reason}. 'perdure show {row.run_id}' has the timeline."
     )

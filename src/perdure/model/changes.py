@@ -54,13 +54,14 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 class EffectPut(msgspec.Struct, frozen=True, kw_only=True, tag="effect"):
     """Insert the effect, or replace the row with the same id.
 
-    `decision` and `decided_by` are kept, unless the state is `intended`: a new attempt is open
-    again.
+    `decision` and `decided_by` are kept, unless the state is `intended` (a new attempt is open
+    again) or the put `reopens` the question, because the decision did not fit.
 
     A business key that another effect of the tenant holds refuses the whole append (`KeyTaken`).
     """
 
     row: EffectRow
+    reopens: bool = False
 
 
 class AskPut(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):

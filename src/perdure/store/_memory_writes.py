@@ -375,7 +375,7 @@ def _put_effect(tables: Tables, _row: RunRow, _item: Append, change: EffectPut) 
     effect = change.row
     known = tables.effects.get(effect.effect_id)
     if known is not None:
-        effect = rules.with_decision(effect, known)
+        effect = rules.with_decision(change, known)
         if known.business_key is not None:
             tables.drop(tables.effect_keys, (known.tenant, known.business_key))
     tables.put(tables.effects, effect.effect_id, effect)

@@ -24,6 +24,7 @@ from perdure.model import (
     Append,
     AskRow,
     AskState,
+    EffectPut,
     EffectRow,
     EffectState,
     FrameRow,
@@ -180,9 +181,10 @@ def is_decidable(effect: EffectRow) -> bool:
     return effect.state is EffectState.UNCERTAIN and effect.decision is None
 
 
-def with_decision(effect: EffectRow, known: EffectRow) -> EffectRow:
-    """Return the row with the decision about it, which a new attempt makes void."""
-    if effect.state is EffectState.INTENDED:
+def with_decision(change: EffectPut, known: EffectRow) -> EffectRow:
+    """Return the row with the decision about it, unless that is void."""
+    effect = change.row
+    if effect.state is EffectState.INTENDED or change.reopens:
         return effect
     return replace(effect, decision=known.decision, decided_by=known.decided_by)
 

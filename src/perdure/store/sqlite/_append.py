@@ -207,8 +207,8 @@ excluded.kind,
     args_digest = excluded.args_digest, request_wire = excluded.request_wire,
     result_wire = excluded.result_wire, attempt = excluded.attempt, failure = excluded.failure,
     intended_at_us = excluded.intended_at_us, changed_at_us = excluded.changed_at_us,
-    decision = iif(excluded.state = 'intended', NULL, decision),
-    decided_by = iif(excluded.state = 'intended', NULL, decided_by)
+    decision = iif(excluded.state = 'intended' OR ?, NULL, decision),
+    decided_by = iif(excluded.state = 'intended' OR ?, NULL, decided_by)
 """
 
 
@@ -233,6 +233,8 @@ def _put_effect(db: apsw.Connection, run_no: int, _item: Append, change: EffectP
         row.changed_at_us,
         row.decision,
         row.decided_by,
+        change.reopens,
+        change.reopens,
     )
     db.execute(_PUT_EFFECT, params)
 
