@@ -48,6 +48,7 @@ class Call(Struct):
         result: encoded result, once there is one.
         attempt: newest attempt of an effect.
         node_attempt: attempt of the node in which a failure was final.
+        made_in: attempt of the node that first did it.
         is_asked: whether this execution of the node has asked for it (replay bookkeeping, not
             stored).
         interruptions: attempts that were cut off by the end of a worker; they use up no try.
@@ -62,6 +63,7 @@ class Call(Struct):
     result: Raw | None = None
     attempt: int = 1
     node_attempt: int = 1
+    made_in: int = 1
     due_us: int | None = None
     failure: Failure | None = None
     started: Any = None
@@ -305,7 +307,12 @@ def _effect_intended(state: RunState, record: rec.EffectIntended) -> None:
     call = calls.get(record.effect_id)
     if call is None:
         calls[record.effect_id] = Call(
-            record.effect_id, record.kind, record.name, EffectState.INTENDED, started=record
+            record.effect_id,
+            record.kind,
+            record.name,
+            EffectState.INTENDED,
+            started=record,
+            made_in=state.task(record.task).attempt,
         )
         return
     call.state = advance(

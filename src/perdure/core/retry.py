@@ -8,6 +8,9 @@ from msgspec import Struct
 from perdure.clock import Rng
 from perdure.errors import SettingInvalid
 
+BACKOFF_S_MAX = 366 * 86400.0
+"""Longest backoff that can be declared: a year; what is longer is a mistake, not a backoff."""
+
 RETRY_AFTER_S_MAX = 24 * 3600.0
 """Longest `Retry-After` that is honoured; longer ones are cut: no header parks a run for ever."""
 
@@ -32,8 +35,11 @@ class Retry(Struct, frozen=True, kw_only=True):
         if self.max_attempts < 1:
             msg = f"Retry(max_attempts={self.max_attempts!r}): must be at least 1 (1: never again)"
             raise SettingInvalid(msg)
-        if self.base_s < 0 or self.cap_s < self.base_s:
-            msg = f"Retry(base_s={self.base_s!r}, cap_s={self.cap_s!r}): need 0 <= base_s <= cap_s"
+        if not 0 <= self.base_s <= self.cap_s <= BACKOFF_S_MAX:
+            msg = (
+                f"Retry(base_s={self.base_s!r}, cap_s={self.cap_s!r}): need "
+                f"0 <= base_s <= cap_s <= {BACKOFF_S_MAX:.0f} (a year)"
+            )
             raise SettingInvalid(msg)
 
 

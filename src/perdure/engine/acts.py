@@ -11,11 +11,12 @@ from typing import Any
 
 from msgspec import Raw, structs
 
-from perdure.clock import Rng
+from perdure.clock import Clock, Rng
 from perdure.core import fold
 from perdure.core.identity import effect_id
 from perdure.core.retry import Retry, backoff_s
 from perdure.engine.limits import ERROR_CHARS_MAX
+from perdure.engine.os_threads import call_in_os_thread, start_in_os_thread, without_exit
 from perdure.engine.ports import NodePort
 from perdure.errors import (
     EffectFailed,
@@ -59,6 +60,8 @@ def failure_of(error: BaseException, node: str = "") -> Failure:
         text = str(error)[:ERROR_CHARS_MAX] or type(error).__name__
     except Exception as broken:  # noqa: BLE001  # a user's __str__; the failure must be recorded all the same
         text = f"(its text can't be read: {type(broken).__name__})"
+    # File names that are no UTF-8 get into texts as surrogates, which can't be stored.
+    text = text.encode("utf-8", "backslashreplace").decode()
     return Failure(type=type(error).__name__, message=text, node=node, trace=trace)
 
 
@@ -370,8 +373,12 @@ async def run_function(act: Act, extra: dict[str, Any]) -> Any:
     if effect.takes_sandbox:
         filled["sandbox"] = act.run.sandbox()
     if effect.is_async:
-        return await effect.function(*act.args, **filled)
-    return await asyncio.to_thread(effect.function, *act.args, **filled)
+        return await without_exit(effect.function(*act.args, **filled))
+    working = start_in_os_thread(effect.function, *act.args, **filled)
+    if act.kind.is_outside:
+        act.run.engine.watch(act.effect_id, working)
+    value = await asyncio.shield(working)
+    return await value if hasattr(value, "__await__") else value
 
 
 async def awaited(function: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
@@ -379,9 +386,8 @@ async def awaited(function: Callable[..., Any] | None, *args: Any, **kwargs: Any
     if function is None:
         return Unknown("the effect declares no reconcile")
     if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    value = await asyncio.to_thread(function, *args, **kwargs)
-    return await value if hasattr(value, "__await__") else value
+        return await without_exit(function(*args, **kwargs))
+    return await call_in_os_thread(function, *args, **kwargs)
 
 
 def takes_two(function: Any) -> bool:
@@ -403,20 +409,26 @@ def is_composed(function: Any) -> bool:
 
 async def bounded(act: Act, start: Callable[[], Awaitable[Any]]) -> Any:
     """Await within the effect's timeout, on the engine's clock."""
-    timeout_s = act.effect.timeout_s
+    return await timed(act.effect, act.run.engine.services.clock, start)
+
+
+async def timed(effect: Effect[Any, Any], clock: Clock, start: Callable[[], Awaitable[Any]]) -> Any:
+    """Await within an effect's timeout.
+
+    Raises:
+        EffectTimedOut: it took longer; it may have happened.
+    """
+    timeout_s = effect.timeout_s
     if timeout_s is None:
         return await start()
     working = asyncio.ensure_future(start())
-    ringing = asyncio.ensure_future(act.run.engine.services.clock.sleep(timeout_s))
+    ringing = asyncio.ensure_future(clock.sleep(timeout_s))
     try:
         await asyncio.wait({working, ringing}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        msg = (
-            f"effect {act.effect.name!r} took longer than timeout_s={timeout_s}; it may have "
-            "happened"
-        )
-        raise EffectTimedOut(msg, effect=act.effect.name, timeout_s=timeout_s)
+        msg = f"effect {effect.name!r} took longer than timeout_s={timeout_s}; it may have happened"
+        raise EffectTimedOut(msg, effect=effect.name, timeout_s=timeout_s)
     finally:
         ringing.cancel()
         if not working.done():

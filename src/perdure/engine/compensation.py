@@ -5,16 +5,18 @@ other one that was interrupted nobody knows whether it happened: it ends as `com
 visible, for a person.
 """
 
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 from msgspec import structs
 
 from perdure.core.machines import EFFECT_TABLE, EffectEvent, advance
 from perdure.core.retry import backoff_s
-from perdure.engine.acts import awaited, failure_of
+from perdure.engine.acts import awaited, failure_of, timed
 from perdure.engine.environment import Environment
-from perdure.errors import NotFound
-from perdure.graph import Effect, Request, as_effect, effect_named
+from perdure.engine.limits import LOOKUP_GRACE_S, ROWS_MAX
+from perdure.errors import NotFound, Rejected
+from perdure.graph import Absent, Effect, Found, Request, Unknown, as_effect, effect_named
 from perdure.model import Change, EffectKind, EffectPut, EffectRow, EffectState, Failure, RunRow
 from perdure.model import records as rec
 from perdure.store.api import EffectQuery
@@ -35,6 +37,9 @@ class CompensatingRun(Protocol):
     async def barrier(self) -> None:
         """Return when everything recorded is durable."""
 
+    def check_lease(self) -> None:
+        """Refuse to go on when the lease is not safe any more (CancelledError)."""
+
 
 _OPEN = (EffectState.CONFIRMED, EffectState.COMPENSATING)
 
@@ -46,7 +51,7 @@ async def compensate(run: CompensatingRun) -> None:
     """
     await run.barrier()
     rows = await run.engine.store.find_effects(
-        EffectQuery(run_id=run.row.run_id, states=_OPEN, limit=1000)
+        EffectQuery(run_id=run.row.run_id, states=_OPEN, limit=ROWS_MAX)
     )
     rows.sort(key=lambda row: (row.intended_at_us, row.effect_id), reverse=True)
     for row in rows:
@@ -93,24 +98,57 @@ async def _one(run: CompensatingRun, row: EffectRow, function: Any) -> None:
 async def _dispatch(
     run: CompensatingRun, row: EffectRow, counter: Effect[Any, Any]
 ) -> Failure | None:
-    codec = run.engine.codec
-    args, kwargs = codec.decode(row.request_wire)
-    result = codec.decode(row.result_wire or b"\xc0")
-    request = Request(args=tuple(args), kwargs=kwargs)
+    """Call the compensation within its limits; return why it did not happen, or None."""
+    request, result = _request_of(run, row)
     extra = {"idempotency_key": _key(row)} if counter.takes_key else {}
+    clock, retry = run.engine.services.clock, counter.effective_retry
+    gate = run.engine.gate(counter) or nullcontext()
     attempt = 0
     while True:
         attempt += 1
+        await run.barrier()  # also where a holder that was replaced finds out
+        run.check_lease()
         try:
-            await awaited(counter.function, request, result, **extra)
+            async with gate:
+                await timed(
+                    counter, clock, lambda: awaited(counter.function, request, result, **extra)
+                )
         except Exception as error:  # noqa: BLE001  # its failure is a state of the ledger
-            retry = counter.effective_retry
-            delay_s = backoff_s(retry, attempt, run.engine.services.rng)
+            found, delay_s = await _after(run, row, counter, error, attempt)
+            if found:
+                return None
             if delay_s is None or not isinstance(error, retry.on):
                 return failure_of(error)
-            await run.engine.services.clock.sleep(delay_s)
+            await clock.sleep(delay_s)
         else:
             return None
+
+
+def _request_of(run: CompensatingRun, row: EffectRow) -> tuple[Request, Any]:
+    codec = run.engine.codec
+    args, kwargs = codec.decode(row.request_wire)
+    return Request(args=tuple(args), kwargs=kwargs), codec.decode(row.result_wire or b"\xc0")
+
+
+async def _after(
+    run: CompensatingRun,
+    row: EffectRow,
+    counter: Effect[Any, Any],
+    error: Exception,
+    attempt: int,
+) -> tuple[bool, float | None]:
+    """Return whether a failed try did happen after all, and when to try again (None: never)."""
+    delay_s = backoff_s(counter.effective_retry, attempt, run.engine.services.rng)
+    if isinstance(error, (Rejected, *counter.rejects)) or counter.kind is not EffectKind.LOOKUP:
+        return False, delay_s
+    await run.engine.services.clock.sleep(LOOKUP_GRACE_S)
+    request = Request(args=_request_of(run, row), kwargs={})
+    try:
+        found = await awaited(counter.reconcile, request, _key(row))
+    except Exception as unknown:  # noqa: BLE001  # not knowing is an answer
+        found = Unknown(f"reconcile raised {unknown!r}")
+    # What nobody can tell is not sent again: it stays a failure that a person sees.
+    return isinstance(found, Found), delay_s if isinstance(found, Absent) else None
 
 
 async def _end(run: CompensatingRun, row: EffectRow, failure: Failure | None) -> None:

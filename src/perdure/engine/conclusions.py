@@ -4,11 +4,14 @@ The run succeeded, failed or was cancelled; or it is released: to wait, to a per
 worker.
 """
 
+import asyncio
+
 from msgspec import structs
 
 from perdure.core import fold
 from perdure.core.machines import RUN_TABLE, RunEvent, advance
 from perdure.engine import compensation
+from perdure.engine.limits import DRAIN_WINDOW_S, ROWS_MAX
 from perdure.engine.ports import DRAINED, PARKED, WAITING, HeldRun
 from perdure.model import (
     Change,
@@ -35,6 +38,8 @@ async def release(run: HeldRun) -> None:
     """Let go of an unfinished run: it waits, is parked, or goes back to whoever claims it next."""
     if run.stop_reason == WAITING:
         await run.sandbox_use.leave_waiting()
+    if run.stop_reason == DRAINED:
+        await _outlast_calls(run)
     waits = tuple(waiting.wait for waiting in run.waits.open)
     event, ready_at_us, failure = _release_terms(run, waits)
     status = advance(RUN_TABLE, RunStatus.RUNNING, event, run.row.run_id)
@@ -54,6 +59,19 @@ async def release(run: HeldRun) -> None:
     )
     await run.journal.barrier()
     run.engine.on_released(run.row, status, failure)
+
+
+async def _outlast_calls(run: HeldRun) -> None:
+    """Wait a while for effects that still run in OS threads: the next holder must not meet them."""
+    calls = [
+        call
+        for scope in run.state.scopes.values()
+        for t in scope.tasks.values()
+        for call in t.calls
+    ]
+    working = [run.engine.in_flight[call] for call in calls if call in run.engine.in_flight]
+    if working:
+        await asyncio.wait(working, timeout=DRAIN_WINDOW_S)
 
 
 def _release_terms(
@@ -109,7 +127,9 @@ async def conclude_cancelled(run: HeldRun) -> None:
 
 
 async def _unfinished_children(run: HeldRun) -> list[MailPosted]:
-    rows = await run.engine.store.find_runs(RunQuery(parent=run.row.run_id, limit=1000))
+    unfinished = tuple(status for status in RunStatus if not status.is_final)
+    query = RunQuery(parent=run.row.run_id, statuses=unfinished, limit=ROWS_MAX)
+    rows = await run.engine.store.find_runs(query)
     body = run.engine.codec.encode(bool(run.state.cancel and run.state.cancel.compensate))
     return [
         MailPosted(
@@ -122,7 +142,6 @@ async def _unfinished_children(run: HeldRun) -> list[MailPosted]:
             )
         )
         for row in rows
-        if not row.status.is_final
     ]
 
 

@@ -18,6 +18,7 @@ from perdure.core import fold
 from perdure.core.identity import call_id, digest_of
 from perdure.engine import effects, waits
 from perdure.engine.acts import is_composed, takes_two
+from perdure.engine.os_threads import without_exit
 from perdure.engine.ports import Answer, RunPort
 from perdure.errors import UsageError
 from perdure.graph import Effect, as_effect
@@ -48,6 +49,7 @@ class ChildRun:
         """Belong to the node execution that spawned it."""
         self._context = context
         self._call = call
+        self._gate = asyncio.Lock()  # its one message goes to one waiter; the others find it done
         self.id: str = call.started.child
 
     def __repr__(self) -> str:
@@ -59,7 +61,8 @@ class ChildRun:
         Raises:
             ChildFailed: it failed or was cancelled; carries its id and reason.
         """
-        return await waits.child_result(self._context, self._call)
+        async with self._gate:
+            return await waits.child_result(self._context, self._call)
 
 
 class Context:
@@ -221,7 +224,9 @@ class Context:
                 return await one(item)
 
         # The others go on when one fails: cancelling them would leave their effects uncertain.
-        results = await asyncio.gather(*map(bounded, items), return_exceptions=True)
+        results = await asyncio.gather(
+            *(without_exit(bounded(item)) for item in items), return_exceptions=True
+        )
         for result in results:
             if isinstance(result, BaseException):
                 raise result

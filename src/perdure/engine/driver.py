@@ -21,6 +21,7 @@ from perdure.engine.acts import failure_of
 from perdure.engine.context import Context
 from perdure.engine.limits import CANCEL_GRACE_S, SNAPSHOT_BYTES_MIN, YIELD_STEPS
 from perdure.engine.loading import Loaded
+from perdure.engine.os_threads import call_in_os_thread, without_exit
 from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
 from perdure.engine.starting import folded_defaults
 from perdure.errors import (
@@ -59,6 +60,7 @@ class GraphDriver:
         """
         root = self._run.state.root
         root.values = self.engine.decode_cells(root.cells)
+        _check_fits(self._run.plan, root.values, is_started=root.is_started)
         root.cells = {}
         if not root.is_started:
             self._begin(root, self._run.plan)
@@ -134,7 +136,9 @@ class GraphDriver:
     ) -> None:
         """Run the nodes of a step at once; each outcome is kept as it comes."""
         running = {
-            asyncio.create_task(self._run_task(scope, plan, task), name=f"perdure-{task.path}")
+            asyncio.create_task(
+                without_exit(self._run_task(scope, plan, task)), name=f"perdure-{task.path}"
+            )
             for task in pending
         }
         try:
@@ -262,7 +266,7 @@ class GraphDriver:
         elif node.timeout_s is None:
             returned = await call(*args)
         else:
-            returned = await self._within(call(*args), node, context)
+            returned = await self._within(without_exit(call(*args)), node, context)
         for name, value, size in sizes:
             if len(value) != size:
                 raise _mutated(task.path, name, f"it had {size} items, now {len(value)}")
@@ -275,11 +279,10 @@ class GraphDriver:
     ) -> Any:
         context.active += 1
         try:
-            working = asyncio.to_thread(call, *args)
+            working = call_in_os_thread(call, *args)
             if node.timeout_s is not None:
                 return await self._within(working, node, context)
-            returned = await working
-            return await returned if hasattr(returned, "__await__") else returned
+            return await working
         finally:
             context.active -= 1
 
@@ -559,6 +562,33 @@ class GraphDriver:
 
 
 _SIZED = frozenset({list, dict, set})
+
+
+def _check_fits(plan: GraphPlan, values: Mapping[str, Any], *, is_started: bool) -> None:
+    """Refuse a stored state that the graph's state type can't take (any more).
+
+    Raises:
+        ReplayDiverged: names what does not fit; the run is parked, nothing is changed.
+    """
+    problems = [f"it has no field {name!r}" for name in values if name not in plan.channels]
+    for name, channel in plan.channels.items():
+        if name not in values:
+            is_needed = channel.default is None and not channel.is_optional and is_started
+            problems += [f"field {name!r} has no stored value and no default"] if is_needed else []
+        elif channel.op is WriteOp.APPEND and not isinstance(values[name], list):
+            problems.append(f"field {name!r} is a list, what is stored is not")
+        elif channel.op is WriteOp.REPLACE and channel.check is not None:
+            try:
+                channel.check(values[name])
+            except UpdateInvalid as error:
+                problems.append(str(error))
+    if problems:
+        msg = (
+            f"the stored state does not fit graph {plan.name!r} v{plan.version}: "
+            f"{'; '.join(problems)}. Run it with the state type that it was stored by (a changed "
+            "one needs a new version=), then: perdure resolve RUN_ID --retry"
+        )
+        raise ReplayDiverged(msg, graph=plan.name)
 
 
 def _check_awaited(path: str, context: Context) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from perdure.clock import Services
 from perdure.codec import TypeRegistry, ValueCodec
@@ -45,6 +46,8 @@ class Environment:
         self.waiters: dict[str, list[asyncio.Future[Any]]] = {}
         self._plans: dict[tuple[str, int], GraphPlan] = {}
         self._functions: dict[Any, GraphPlan] = {}
+        self.in_flight: dict[str, asyncio.Future[Any]] = {}
+        self._key_gates: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
 
     # -- news --------------------------------------------------------------------------------------
@@ -220,6 +223,15 @@ class Environment:
             )
             raise UsageError(msg, group=group)
         return known[1]
+
+    def watch(self, effect_id: str, working: "asyncio.Future[Any]") -> None:
+        """Remember a call in an OS thread, which goes on when nobody waits for it any more."""
+        self.in_flight[effect_id] = working
+        working.add_done_callback(lambda _done: self.in_flight.pop(effect_id, None))
+
+    def key_gate(self, tenant: str, key: str) -> asyncio.Lock:
+        """Return the lock of a business key: two calls with it must not intend at once."""
+        return self._key_gates.setdefault((tenant, key), asyncio.Lock())
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from perdure.codec import encode_record
 from perdure.core import fold
 from perdure.core.machines import RunEvent
 from perdure.core.plan import GraphPlan
@@ -23,6 +24,7 @@ from perdure.engine.environment import Environment
 from perdure.engine.held_waits import HeldWaits
 from perdure.engine.limits import CLAIMS_MAX, RECANCEL_S
 from perdure.engine.loading import Loaded
+from perdure.engine.os_threads import without_exit
 from perdure.engine.ports import (
     CANCELLED,
     DRAINED,
@@ -82,6 +84,7 @@ class Execution:
         self.waits = HeldWaits(self)
         self.sandbox_use = RunSandbox(self)
         self._host: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[Any] | None = None
         self._driver: GraphDriver
 
     async def run(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
@@ -91,6 +94,7 @@ class Execution:
             loaded: its state; owned by the execution from now on.
             is_fresh: it was started and taken in one transaction, so there can't be older mail.
         """
+        self._supervisor = asyncio.current_task()
         self.state = loaded.state
         self._driver = GraphDriver(self, loaded)
         self.journal = RunJournal(self.engine.queue, self.row, loaded.prev_hash)
@@ -111,12 +115,15 @@ class Execution:
         except (LeaseLost, StoreError) as error:
             self.stop_reason = LOST
             self.engine.on_lost(self.row, error)
+        except asyncio.CancelledError:
+            if self.stop_reason != LOST:
+                raise
 
     async def _supervise(self) -> None:
         failure: Failure | None = self._given_up()
         if self.stop_reason is None and failure is None:
             self._host = asyncio.create_task(
-                self._driver.drive(), name=f"perdure-{self.row.run_id}"
+                without_exit(self._driver.drive()), name=f"perdure-{self.row.run_id}"
             )
             failure = await self._host_failure(self._host)
         self.is_concluding = True
@@ -191,8 +198,10 @@ class Execution:
             changes = (*changes, RunProgressed(lease_until_us=self.engine.lease_until_us()))
         if self.journal.error is not None:
             raise self.journal.error
-        fold.apply(self.state, record)  # first: what can't be applied must not be journalled
-        self.journal.add(record, *changes)
+        # In this order: what can't be encoded is not applied, what can't be applied not journalled.
+        encoded = encode_record(record)
+        fold.apply(self.state, record)
+        self.journal.add_encoded(encoded, changes)
 
     async def barrier(self) -> None:
         """Return when everything recorded is durable; a lost lease stops the run instead."""
@@ -222,6 +231,8 @@ class Execution:
         if self.stop_reason is None or reason == LOST:
             self.stop_reason = reason
         self._cancel_host()
+        if reason == LOST and self.is_concluding and self._supervisor is not None:
+            self._supervisor.cancel()  # it may be compensating: that is the other holder's now
 
     def _cancel_host(self) -> None:
         """Cancel the node, again and again if it swallows its cancellation."""
@@ -242,6 +253,15 @@ class Execution:
     def stop_now(self) -> None:
         """The drain window is over: stop where it stands; effects in flight stay intended."""
         self.stop(DRAINED)
+
+    def check_lease(self) -> None:
+        """Refuse to act when the run is somebody else's, or may be."""
+        if self.stop_reason != LOST and self.journal.error is None:
+            if self.engine.is_lease_safe():
+                return
+            msg = f"run {self.row.run_id!r}: the lease could not be renewed in time"
+            self.lose(LeaseLost(msg, run_id=self.row.run_id))
+        raise asyncio.CancelledError
 
     @property
     def is_running(self) -> bool:

@@ -117,3 +117,18 @@ LOOK_S_MAX = 3600.0
 
 UNSERVED_BEATS = 6
 """Heartbeats between two looks for due runs of graph versions that no worker executes."""
+
+OS_THREADS_MAX = 128
+"""Plain functions of users that run at once in this process; more of them queue."""
+
+LOOKUP_GRACE_S = 1.0
+"""Pause before an effect is looked up: a request that is on its way may still arrive."""
+
+ROWS_MAX = 100_000
+"""Most effects or children of one run that its end deals with."""
+
+SETTING_S_MAX = 366 * 86400.0
+"""Longest duration of a worker's setting: a year; what is longer is a mistake."""
+
+CLOSE_S = 5.0
+"""How long a closing worker waits for nodes that swallow their cancellation."""

@@ -13,7 +13,7 @@ from perdure.codec import NO_HASH, chain_hash, decode_record, split_frame
 from perdure.core import fold
 from perdure.errors import InvariantBroken, NotFound, StoreCorrupt
 from perdure.ids import TenantId, ThreadId
-from perdure.model import FrameRow, RunRow
+from perdure.model import FrameRow, RunRow, ThreadRow
 from perdure.model import records as rec
 from perdure.store.api import Store
 
@@ -81,10 +81,10 @@ def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
 
 
 async def read_records(
-    store: Store, run_id: str, from_seq: int = 1
+    store: Store, run_id: str, from_seq: int = 1, *, limit: int | None = None
 ) -> list[tuple[int, FrameRow, rec.Record]]:
-    """Return (seq, frame, record) of a run from a seq on, verified."""
-    frames = await store.read_frames(run_id, from_seq=from_seq)  # type: ignore[arg-type]  # ids are strings here
+    """Return (seq, frame, record) of a run from a seq on, verified; `limit`: frames at most."""
+    frames = await store.read_frames(run_id, from_seq=from_seq, limit=limit)  # type: ignore[arg-type]  # ids are strings here
     found = []
     previous: FrameRow | None = None
     for frame in frames:
@@ -238,15 +238,25 @@ def _at(state: fold.RunState, row: RunRow, record: Any) -> At:
     )
 
 
+async def _is_after_base(
+    store: Store, row: ThreadRow, runs: list[RunRow], checkpoint: int | None
+) -> bool:
+    if checkpoint is None:
+        return True
+    base = next(run for run in runs if run.ordinal == row.base_ordinal)
+    [(_seq, _frame, record), *_rest] = await read_records(store, base.run_id, row.base_seq, limit=1)
+    return isinstance(record, rec.StateSnapshot) and checkpoint >= record.checkpoint
+
+
 async def _runs_to_fold(
     store: Store, tenant: TenantId, thread: ThreadId, runs: list[RunRow], checkpoint: int | None
 ) -> list[tuple[RunRow, int]]:
     """Return (run, first seq) pairs to fold, oldest first.
 
-    For the newest state they begin at the newest snapshot record, for an older one at seq 1.
+    They begin at the newest whole copy, or at seq 1 for a checkpoint that is older than that.
     """
     row = await store.read_thread(tenant, thread)
-    if checkpoint is None and row is not None and row.base_seq:
+    if row is not None and row.base_seq and await _is_after_base(store, row, runs, checkpoint):
         return [
             (run, row.base_seq if run.ordinal == row.base_ordinal else 1)
             for run in runs

@@ -25,6 +25,7 @@ from perdure.engine.acts import (
 from perdure.engine.limits import (
     DIVERGENCE_GRACE_S,
     ERROR_CHARS_MAX,
+    LOOKUP_GRACE_S,
     RECONCILE_ATTEMPTS_MAX,
     RECONCILE_BASE_S,
     RECONCILE_CAP_S,
@@ -56,6 +57,9 @@ async def outside(act: Act) -> Any:
         state = act.call.state if act.call is not None else None
         if state == EffectState.CONFIRMED:
             return act.result()
+        if act.effect_id in act.run.engine.in_flight:
+            await _outlast(act)
+            continue
         if state is None:
             done, value = await _first(act)
         elif state == EffectState.FAILED:
@@ -73,12 +77,53 @@ async def outside(act: Act) -> Any:
 
 async def _first(act: Act) -> tuple[bool, Any]:
     """Send for the first time, unless the business key was used before."""
-    if act.business_key is not None:
+    if act.business_key is None:
+        await _hold_divergence(act)
+        return await _send(act)
+    gate = act.run.engine.key_gate(act.run.row.tenant, act.business_key)
+    act.context.active += 1
+    try:
+        await gate.acquire()
+    finally:
+        act.context.active -= 1
+    try:
         done, value = await _by_business_key(act)
         if done:
             return True, value
-    await _hold_divergence(act)
-    return await _send(act)
+        await _hold_divergence(act)
+        return await _send(act)
+    finally:
+        gate.release()
+
+
+async def _outlast(act: Act) -> None:
+    """Wait for a call of this effect that still runs in an OS thread, and record how it ended.
+
+    Whoever gave up waiting for it (a timeout, a drain) could not stop it: until it ends, looking it
+    up would say "absent", and sending it again would do it twice.
+    """
+    working = act.run.engine.in_flight[act.effect_id]
+    act.context.active += 1
+    try:
+        await asyncio.wait({working})
+    finally:
+        act.context.active -= 1
+        act.run.touch()
+    if act.call is None:
+        return
+    if act.call.state == EffectState.INTENDED:
+        _recover(act)
+    error = working.exception()
+    if error is None:
+        act.confirm(working.result())
+    elif isinstance(error, Exception):
+        _classify(act, error)
+        _raise_if_final(act, error)
+
+
+def _raise_if_final(act: Act, error: Exception) -> None:
+    if act.call is not None and act.call.state == EffectState.FAILED and act.call.due_us is None:
+        raise act.failed() from error
 
 
 async def _by_business_key(act: Act) -> tuple[bool, Any]:
@@ -130,7 +175,13 @@ def _recover(act: Act) -> None:
     if act.kind is EffectKind.ONCE:
         act.lose(failure, None)
     else:
-        act.lose(failure, act.run.now_us())
+        act.lose(failure, _lookup_at(act))
+
+
+def _lookup_at(act: Act) -> int:
+    """Return when to look up or resend: a request on its way may still arrive at a lookup."""
+    grace_s = LOOKUP_GRACE_S if act.kind is EffectKind.LOOKUP else 0.0
+    return act.run.now_us() + round(grace_s * 1_000_000)
 
 
 async def _uncertain(act: Act) -> tuple[bool, Any]:
@@ -269,12 +320,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
         raise
     except Exception as error:  # the supervisor of effects: classified and recorded
         _classify(act, error)
-        if (
-            act.call is not None
-            and act.call.state == EffectState.FAILED
-            and act.call.due_us is None
-        ):
-            raise act.failed() from error
+        _raise_if_final(act, error)
         return False, None
     # crash-point: effect.dispatch.after
     run.engine.services.probe("effect.dispatch.after")
@@ -291,7 +337,7 @@ def _classify(act: Act, error: Exception) -> None:
     if act.kind is EffectKind.KEYED and isinstance(error, act.retry.on):
         act.lose(failure, act.due_us(retry_after_of(error)))
     elif act.kind is EffectKind.LOOKUP:
-        act.lose(failure, act.run.now_us())
+        act.lose(failure, _lookup_at(act))
     else:
         act.lose(failure, None)
 
@@ -308,7 +354,11 @@ async def _hold_divergence(act: Act) -> None:
         return [
             c.call_id
             for c in context.task.calls.values()
-            if c.name == act.effect.name and not c.is_asked and c.kind in _OUTSIDE
+            if not c.is_asked
+            and c.kind in _OUTSIDE
+            and c.state != EffectState.FAILED
+            # Another attempt of the node may take another way; the same attempt may not.
+            and (c.name == act.effect.name or c.made_in == context.task.attempt)
         ]
 
     if not missing():
@@ -331,8 +381,8 @@ _OUTSIDE = {kind.value for kind in EffectKind if kind.is_outside}
 def _diverge(act: Act, missing: list[str]) -> None:
     path, name = act.context.task.path, act.effect.name
     msg = (
-        f"node {path!r} is about to send effect {name!r} with arguments it did not have before, "
-        f"while {len(missing)} recorded {name!r} ({', '.join(missing[:3])}) was not asked for "
+        f"node {path!r} is about to send effect {name!r} as it did not before, while "
+        f"{len(missing)} recorded effect(s) ({', '.join(missing[:3])}) were not asked for "
         "again; nothing was sent. The code before the call must give the same arguments on every "
         "execution: use ctx.now(), ctx.random(), ctx.call for what varies. If it was changed, "
         "run what it was started with (a changed graph gets a new version=). Then: "

@@ -69,6 +69,9 @@ class RunPort(Protocol):
     def is_running(self) -> bool:
         """Whether nothing stops the run or lets it fail."""
 
+    def check_lease(self) -> None:
+        """Return if the lease is safe; else stop this execution (CancelledError)."""
+
     def check_dispatch(self) -> None:
         """Return if a new outside effect may be dispatched, else raise CancelledError."""
 

@@ -24,7 +24,7 @@ from perdure.engine.limits import (
     PENDING_RECORDS_MAX,
     STARTS_MAX,
 )
-from perdure.errors import Conflict, LeaseLost, PerdureError
+from perdure.errors import Conflict, LeaseLost, PerdureError, StoreUnavailable
 from perdure.model import Append, Appended, AppendOutcome, Change, Fenced, NewRun, RunRow, Started
 from perdure.model.records import Record
 from perdure.store.api import Store
@@ -85,9 +85,12 @@ class RunJournal:
         Raises:
             LeaseLost, StoreError: an earlier append failed; nothing was added.
         """
+        return self.add_encoded(encode_record(record), changes)
+
+    def add_encoded(self, encoded: bytes, changes: Sequence[Change]) -> int:
+        """Add an encoded record and its changes; see `add`."""
         if self.error is not None:
             raise self.error
-        encoded = encode_record(record)
         self._records.append(encoded)
         self._bytes += len(encoded)
         self.total_bytes += len(encoded)
@@ -292,6 +295,10 @@ class CommitQueue:
             outcomes = await self._store.append(batch)
         except PerdureError as error:
             outcomes = [error] * len(batch)
+        except Exception as error:  # noqa: BLE001  # the flusher must outlive a fault of one batch
+            failed = StoreUnavailable(f"the store failed: {error!r}; nothing was written")
+            failed.__cause__ = error
+            outcomes = [failed] * len(batch)
         self.commits += 1
         self.frames += len(batch)
         for journal, append, outcome in zip(journals, batch, outcomes, strict=True):
@@ -352,7 +359,7 @@ class StartQueue:
             outcomes: Sequence[Started | Exception]
             try:
                 outcomes = await self._store.start([new for new, _future in batch])
-            except PerdureError as error:
+            except Exception as error:  # noqa: BLE001  # handed to every caller of the batch
                 outcomes = [error] * len(batch)
             for (_new, future), outcome in zip(batch, outcomes, strict=True):
                 _settle(future, outcome)

@@ -442,7 +442,7 @@ class Runtime:
             tenant=TenantId(tenant) if tenant else None,
             run_id=RunId(run_id) if run_id else None,
             states=(AskState.OPEN,) if open else (),
-            limit=1000,
+            limit=100_000,
         )
         return [views.ask_of(row) for row in await self.engine.store.find_asks(query)]
 

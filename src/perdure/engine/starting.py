@@ -14,6 +14,9 @@ from perdure.model import NewRun, OnBusy, WriteOp
 from perdure.model import records as rec
 
 DEFAULT_TENANT = TenantId("default")
+PRIORITY_MAX = 1_000_000
+"""Highest priority: far from what a store's integers can hold."""
+
 NAME_CHARS_MAX = 200
 """Longest thread, tenant or key, in characters: they are part of every index."""
 
@@ -70,6 +73,11 @@ def new_run(
         UpdateInvalid: the input does not fit the state; names the field.
         ValueUnserializable: names the field.
     """
+    if type(priority) is not int or abs(priority) > PRIORITY_MAX:
+        msg = (
+            f"priority={priority!r}: must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+        )
+        raise SettingInvalid(msg)
     now_us = engine.now_us()
     run_id = RunId(engine.services.ids.new("r", now_us))
     thread_id = ThreadId(checked_name(thread, "thread") if thread is not None else run_id)

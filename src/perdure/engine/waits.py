@@ -244,7 +244,7 @@ async def child_result(context: NodePort, call: fold.Call) -> Any:
         reason = ended.failure.message if ended.failure else ended.status
         msg = f"child run {ended.child!r} ended as {ended.status}: {reason}"
         raise ChildFailed(msg, run_id=context.run_id, child=ended.child, status=ended.status)
-    plan = run.engine.plan_named(call.started.graph)
+    plan = run.engine.plan_named(call.started.graph, ended.version or None)
     return starting.result_of(plan, run.engine.codec.decode(ended.result))
 
 
@@ -255,5 +255,5 @@ async def _child_ended(context: NodePort, call: fold.Call) -> rec.ChildEnded:
     encoded = Raw(run.engine.codec.encode(values, f"result of child {child!r}"))
     status = row.status.value
     return rec.ChildEnded(
-        run.now_us(), task.path, call.call_id, child, status, encoded, row.failure
+        run.now_us(), task.path, call.call_id, child, status, encoded, row.failure, row.version
     )

@@ -21,11 +21,14 @@ from perdure.engine.execution import Execution
 from perdure.engine.hand_back import hand_back
 from perdure.engine.limits import (
     CLAIM_BATCH,
+    CLOSE_S,
     CONCURRENCY,
     DRAIN_WINDOW_S,
     HEARTBEAT_S,
     LIVENESS_POLL_S,
     MAIL_RETRY_S,
+    ROWS_MAX,
+    SETTING_S_MAX,
     UNSERVED_BEATS,
 )
 from perdure.engine.loading import Loaded, load_run
@@ -35,6 +38,7 @@ from perdure.errors import (
     LeaseLost,
     NotFound,
     PerdureError,
+    SettingInvalid,
     StoreCorrupt,
     StoreError,
 )
@@ -62,6 +66,19 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = 15.0
     heartbeat_s: float = HEARTBEAT_S
     drain_window_s: float = DRAIN_WINDOW_S
+
+    def __post_init__(self) -> None:
+        """Refuse values with which nothing would ever run, or leases would end by themselves."""
+        durations = (self.lease_ttl_s, self.heartbeat_s, self.drain_window_s)
+        if self.concurrency < 1 or not all(0 <= each <= SETTING_S_MAX for each in durations):
+            msg = f"{self!r}: concurrency from 1, durations from 0 to {SETTING_S_MAX:.0f} s"
+            raise SettingInvalid(msg)
+        if not 0 < self.heartbeat_s <= self.lease_ttl_s / 2:
+            msg = (
+                f"heartbeat_s={self.heartbeat_s!r} must be above 0 and at most half of "
+                f"lease_ttl_s={self.lease_ttl_s!r}, better a third; else it loses runs"
+            )
+            raise SettingInvalid(msg)
 
 
 class Worker:
@@ -156,7 +173,10 @@ class Worker:
         tasks = [task for _row, _execution, task in self._held.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            _done, stubborn = await asyncio.wait(tasks, timeout=CLOSE_S)
+            for task in stubborn:
+                log.warning("run %s swallows its cancellation; it is left behind", task.get_name())
         try:
             await self._engine.store.forget_worker(self.worker_id)
         except StoreError as error:
@@ -176,6 +196,9 @@ class Worker:
                 if failures in {1, 10, 100}:
                     log.warning("worker %s, %s loop: %s", self.worker_id, name, error)
                 await self._engine.services.clock.sleep(min(0.05 * 2 ** min(failures, 6), 2.0))
+            except Exception:  # a supervisor: one bad row must not stop the loop for all others
+                log.exception("worker %s, %s loop: a fault of the runtime", self.worker_id, name)
+                await self._engine.services.clock.sleep(1.0)
 
     async def _claim_loop(self) -> None:
         store, engine = self._engine.store, self._engine
@@ -269,7 +292,7 @@ class Worker:
         if not engine.may_learn:
             return
         known = set(engine.graphs())
-        for row in await engine.store.find_runs(RunQuery(statuses=UNFINISHED, limit=1000)):
+        for row in await engine.store.find_runs(RunQuery(statuses=UNFINISHED, limit=ROWS_MAX)):
             graph = (row.graph, row.version)
             if row.parent is not None and graph not in known and engine.learn_child(*graph):
                 known.add(graph)

@@ -293,6 +293,7 @@ class ChildEnded(Struct, array_like=True, frozen=True, tag=22):
     status: str
     result: Raw = NIL
     failure: Failure | None = None
+    version: int = 0
 
 
 class Noted(Struct, array_like=True, frozen=True, tag=23):

@@ -299,7 +299,7 @@ def checked_target(run_id: RunId, row: RunRow | None) -> RunRow:
     return row
 
 
-LISTING_MAX = 1000
+LISTING_MAX = 100_000
 """Rows of one listing: bounds memory and the time that a reader holds its snapshot."""
 
 

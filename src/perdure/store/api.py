@@ -68,7 +68,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         statuses: any of these; empty: all.
         before: only runs with a smaller run id (the next page).
-        limit: at most this many rows, 1 to 1000.
+        limit: at most this many rows, 1 to 100,000.
     """
 
     tenant: TenantId | None = None

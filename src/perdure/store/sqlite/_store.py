@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
@@ -72,6 +73,15 @@ async def hand_in(session: Session, name: str, operation: Operation[Result]) -> 
     return await future
 
 
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class SqliteStore:
     """A store in one SQLite file.
 
@@ -98,6 +108,7 @@ class SqliteStore:
         self._watch = ChangeWatch(services.clock, waiting=self._start_polling)
         self._poller: asyncio.Task[None] | None = None
         self._data_version: int | None = None
+        self._file: tuple[int, int] | None = None
         self._threads: tuple[Writer, ConnectionThread] | None = None
 
     # -- life --------------------------------------------------------------------------------------
@@ -132,7 +143,18 @@ class SqliteStore:
             await writer.close()
             raise
         self._threads = (writer, reader)
+        self._file = _identity_of(path)
         self._data_version = await self._peek_data_version()
+
+    def _check_file(self) -> None:
+        """Refuse to go on with a file that was removed or replaced: its writes would be lost."""
+        path = self._options.path
+        if self._threads is not None and _identity_of(path) != self._file:
+            msg = (
+                f"the file {path} was removed or replaced while it was open; nothing was written. "
+                "Put it back, or stop this process: what it wrote last is in the removed file"
+            )
+            raise StoreUnavailable(msg, path=str(path))
 
     async def close(self) -> None:
         """Finish what was handed in, close the connections, let go of the locks. Idempotent."""
@@ -169,6 +191,7 @@ class SqliteStore:
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record; see `Store.start`."""
+        self._check_file()
         return await self._writer.call("start", lambda db: _runs.start(db, runs))
 
     async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
@@ -252,6 +275,7 @@ class SqliteStore:
             now_us=now_us,
             lease_until_us=lease_until_us,
         )
+        self._check_file()
         return await self._writer.call("renew", operation)
 
     async def post(self, mail: Mail) -> RunRow:
