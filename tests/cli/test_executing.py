@@ -200,14 +200,45 @@ def test_not_happened_sends_the_effect_again(cli):
     assert (cli.folder / "charged").read_text() == "o-1\no-1\n"
 
 
-def test_run_that_nobody_took_over_yet_says_so(cli):
+@pytest.fixture
+def orphan(cli):
+    """Return a run whose only worker was killed."""
     run_id = cli.run_id("charges", {"order_id": "o-1"})
-    worker = cli.worker("charges", "--lease-ttl=0.6", CHARGE_S="300")
+    worker = cli.worker("charges", CHARGE_S="300")
     cli.charged()
     end(worker, signal.SIGKILL)
-    time.sleep(0.8)
-    assert "nobody has taken the run over yet" in cli("show", run_id).out
-    assert "its lease has ended" in cli("ps").out
+    return run_id, worker
+
+
+def test_show_notices_at_once_that_the_only_worker_was_killed(cli, orphan):
+    run_id, _worker = orphan
+    shown = cli("show", run_id).out
+    assert "  pending: its holder w_" in shown
+    assert "nobody has taken the run over yet" in shown
+    assert shown.endswith("NEXT\n  perdure worker FILE:GRAPH  # charges v3\n")
+    assert cli("show", run_id, "--json").json["next"] == [
+        "perdure worker FILE:GRAPH  # charges v3"
+    ]
+
+
+def test_ps_notices_at_once_that_the_only_worker_was_killed(cli, orphan):
+    del orphan
+    listed = cli("ps").out
+    assert "pending: its holder died, no worker" in listed
+    assert "perdure worker FILE:GRAPH  # charges v3" in listed
+    assert "no workers" in cli("ps", "--workers").out
+
+
+@pytest.mark.parametrize("options", [[], ["--repair"]])
+def test_doctor_reports_a_killed_worker_and_what_it_freed(cli, orphan, options):
+    run_id, worker = orphan
+    done = cli("doctor", *options)
+    assert "worker_dead" in done.out
+    assert f"(pid {worker.pid} on " in done.out
+    assert f"died; freed, any worker may take over: {run_id}" in done.out
+    assert f"\nfreed run {run_id} of dead worker w_" in done.out
+    assert "perdure worker FILE:GRAPH  # charges v3" in done.out
+    assert "repaired nothing" in cli("doctor", "--repair").out
 
 
 @pytest.mark.parametrize(
