@@ -70,6 +70,23 @@ def test_mistakes_exit_with_the_code_of_the_catalogue(inside, arguments, code):
     assert inside(*arguments).err.startswith("error PD")
 
 
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("sqlite:///no/x.db", 30, "folder no does not exist, and nothing was written: mkdir -p no"),
+        ("sqlite:///folder", 30, "folder is a folder; name a file in it"),
+        ("sqlite:///file/x.db", 30, "file is a file, so file/x.db can't be in it"),
+        ("redis://x", 2, "no store has the scheme 'redis'; known: memory://, sqlite://"),
+        ("x.db", 2, "'x.db' is no store URL; for a file of that name write 'sqlite:///x.db'"),
+    ],
+)
+def test_store_that_cannot_be_opened_says_why(inside, cli, url, code, says):
+    (cli.folder / "folder").mkdir()
+    (cli.folder / "file").touch()
+    done = inside("start", f"{FLOWS}:hello", "--input", '"ada"', "--store", url)
+    assert (done.code, says in done.err) == (code, True), done.err
+
+
 def test_store_is_taken_from_the_environment_and_named_in_next_commands(cli):
     url = "sqlite:///other.db"
     done = cli("run", f"{FLOWS}:refunds", "--input", '{"order_id": "o"}', "--store", url)

@@ -11,3 +11,6 @@ CELL_CHARS_MAX = 2000
 
 STATUS_CHARS_MAX = 60
 """Longest status in a list of runs; `show` says the rest."""
+
+SIGNAL_ECHO_S = 0.2
+"""The same signal within so short a time is the same request to stop."""
