@@ -82,4 +82,4 @@ def _place_problem(path: Path) -> str | None:
     if folder.exists():
         return f"{folder} is a file, so {path} can't be in it; nothing was written"
     make = f"mkdir -p {shlex.quote(str(folder))}"
-    return f"folder {folder} does not exist, and nothing was written: {make}"
+    return f"{path}: folder {folder} does not exist, and nothing was written: {make}"
