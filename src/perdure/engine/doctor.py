@@ -18,6 +18,7 @@ from perdure.engine.limits import CLAIM_OVERDUE_S, SCAN_PAGE
 from perdure.engine.loading import read_records
 from perdure.engine.outlook import (
     command,
+    is_due,
     is_silent,
     resolve_commands,
     run_before,
@@ -125,6 +126,7 @@ async def examine(engine: Environment, *, repair: bool = False) -> Report:
         is_parked = row.status is RunStatus.NEEDS_DECISION and row.ready_at_us is None
         if (row.graph, row.version) not in served and not is_parked:
             unserved[row.graph, row.version] += 1
+            found += _lease_ended(engine, row)
         else:
             found += _overdue(engine, row)
         report.findings += [
@@ -329,10 +331,15 @@ def _overdue(engine: Environment, row: RunRow) -> list[Finding]:
         what = f"claimable for {late_s:.0f} s, and a live worker executes {graph}; is it full?"
         following = (command("ps", "--workers"),)
         return [_finding("claim_overdue", Severity.ACTION, row.run_id, what, following)]
-    if late_s > 0 and row.status is RunStatus.RUNNING:
-        what = f"holder {row.holder} died or lost its lease; any worker may take the run over"
-        return [_finding("lease_ended", Severity.NOTE, row.run_id, what)]
-    return []
+    return _lease_ended(engine, row)
+
+
+def _lease_ended(engine: Environment, row: RunRow) -> list[Finding]:
+    """Return that a run was lost by its holder."""
+    if row.status is not RunStatus.RUNNING or not is_due(engine, row):
+        return []
+    what = f"holder {row.holder} died or lost its lease; any worker may take the run over"
+    return [_finding("lease_ended", Severity.NOTE, row.run_id, what)]
 
 
 def _finding(
