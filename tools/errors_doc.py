@@ -149,6 +149,12 @@ REASONS: tuple[tuple[str, str, str, str], ...] = (
         "nothing: it is sent again",
     ),
     (
+        "`DecisionUnfit`",
+        "an effect",
+        "somebody gave a result that is not of the effect's type; the run is parked again",
+        "decide it again, with a result that fits",
+    ),
+    (
         "`Absent`",
         "an effect",
         "a lookup found that it did not happen",

@@ -243,7 +243,12 @@ def test_failed_run_does_not_suggest_the_command_just_run(cli):
     done = cli("run", f"{FLOWS}:burst", "--input", "null", "--json")
     show = f"perdure show {done.json['run']['id']}"
     assert done.json["next"] == [show]
-    assert show not in cli("show", done.json["run"]["id"]).out
+    shown = cli("show", done.json["run"]["id"]).out
+    assert show not in shown
+    place = done.json["run"]["failure"]["trace"]
+    assert place.startswith("flows.py:")
+    assert f"  at {place}\n" in shown
+    assert place in done.json["error"]["message"]
 
 
 def test_history_lists_checkpoints(cli):

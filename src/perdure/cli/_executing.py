@@ -264,6 +264,8 @@ def is_moving(outlook: Outlook, now_us: int) -> bool:
 def outcome_error(status: RunStatus, run_id: str, failure: Any) -> PerdureError | None:
     """Return the error that stands for a run's outcome; None: it succeeded."""
     reason = f": {failure.type}: {clean(failure.message)}" if failure is not None else ""
+    if failure is not None and failure.trace:
+        reason += f" (at {clean(failure.trace)})"
     if status is RunStatus.SUCCEEDED:
         return None
     if status is RunStatus.FAILED:
