@@ -5,11 +5,15 @@ Run it as `PYTHONPATH=src python tools/errors_doc.py` after a change of the tree
 
 import inspect
 import sys
+import textwrap
 from pathlib import Path
 
+from perdure import errors
 from perdure.errors import CATALOGUE, CatalogueEntry, PerdureError
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
+
+WIDTH = 100
 
 HEAD = """\
 # Errors
@@ -20,12 +24,156 @@ Every error that Perdure raises on purpose is a `PerdureError`. Each class has o
 gets another meaning; the command line exits with the exit code, the server answers with the HTTP
 status. *Retryable* says whether the same call can succeed later without anybody changing anything.
 
+The reasons that a run shows and that are no classes are [at the end](#reasons).
+
 A subclass of your own has the row of its nearest ancestor here. Every error carries `fields` (ids
 and values for programs) beside its message, and survives pickling and a JSON round trip
 (`to_json`, `from_json`).
 
 | code | class | exit code | HTTP | retryable |
 |---|---|---|---|---|
+"""
+
+NEXT: dict[type[PerdureError], str] = {
+    errors.PerdureError: "Read the message: it says what is true of the data now.",
+    errors.UsageError: "Change the call or the command as the message says, and repeat it.",
+    errors.GraphInvalid: "Mend the graph at the place that is named, or correct the target.",
+    errors.UpdateInvalid: (
+        "Let the node return fields that the state declares, in their types; input is mended "
+        "before the start is repeated."
+    ),
+    errors.UpdateConflict: (
+        "Give the field a reducer (`Annotated[list[T], append]`), or let one of the nodes write it."
+    ),
+    errors.StateMutated: "Copy what the node changes, and return it as an update.",
+    errors.ValueUnserializable: (
+        "Store plain data or a registered type in the field that is named; build the rest anew "
+        "inside the node."
+    ),
+    errors.SettingInvalid: "Give the option a value in the range that is named.",
+    errors.NotFound: "Copy the whole id from `perdure ps --all`, `approve` or `show RUN_ID`.",
+    errors.Conflict: "Read what is stored (`perdure show RUN_ID`) before you decide again.",
+    errors.StartKeyReused: "Use a new key, or repeat the start with the first graph and input.",
+    errors.EffectKeyReused: "Make the business key name what differs, or give the same arguments.",
+    errors.ThreadBusy: (
+        "Try again when the run on the thread has ended, or start with `on_busy` `queue` or "
+        "`cancel`."
+    ),
+    errors.AlreadyAnswered: "Nothing is to be done: the first answer, or the expiry, stands.",
+    errors.AlreadyDecided: "Nothing is to be done: the decision that is named stands.",
+    errors.RunFinal: "Start a new run, on the same thread to go on from its last checkpoint.",
+    errors.OutcomeError: "Look at the run's reason and timeline: `perdure show RUN_ID`.",
+    errors.RunFailed: (
+        "Mend what `perdure show RUN_ID` names, then start a new run; on the same thread it goes "
+        "on from the last checkpoint."
+    ),
+    errors.RunCancelled: (
+        "Decide the effects that `perdure show RUN_ID` lists as uncertain; start a new run to go "
+        "on."
+    ),
+    errors.NeedsDecision: (
+        "Decide as `perdure show RUN_ID` says: an uncertain effect with `--happened` or "
+        "`--not-happened`, else `--retry` after what parked the run is mended."
+    ),
+    errors.EffectFailed: "Catch it in the node where going on without the effect makes sense.",
+    errors.AskExpired: "Give the ask a default or more time, or catch it in the node.",
+    errors.ReceiveTimedOut: "Give the wait more time, or catch it in the node.",
+    errors.ChildFailed: "Look at the child that is named (`perdure show RUN_ID`), or catch it.",
+    errors.NodeTimedOut: "Raise the node's `timeout_s`, or give it a retry.",
+    errors.EffectTimedOut: (
+        "Find out on the other side whether it happened, or give the effect a kind that can."
+    ),
+    errors.ResultTimedOut: "Wait again; `perdure show RUN_ID` says what the run waits for.",
+    errors.StepLimitReached: "Look for a loop that never ends, or raise the graph's limit.",
+    errors.Rejected: "Catch it in the node where the other side may refuse.",
+    errors.LeaseLost: "Nothing is to be done: the other holder goes on with the run.",
+    errors.ReplayDiverged: (
+        "Make the code before the call the same on every execution (`ctx.now`, `ctx.random`, "
+        "`ctx.call` for what varies), then `perdure resolve RUN_ID --retry --by NAME`."
+    ),
+    errors.StoreError: "Read the driver's text in the message; `perdure doctor` checks the store.",
+    errors.StoreUnavailable: "Create or mend the path that is named, or name another store.",
+    errors.StoreLocked: "Try again; if it stays, find who holds it: `fuser FILE`.",
+    errors.StoreReadOnly: "Give this user write permission for the file and its folder.",
+    errors.StoreFull: "Free space on the disk (or raise the quota) and try again.",
+    errors.StoreForeign: "Name another file in the store URL.",
+    errors.StoreSchemaNewer: "Use the newer Perdure that wrote it, or another store.",
+    errors.StoreCorrupt: "Run `perdure doctor`, keep a copy, and restore from a backup.",
+    errors.DecodeFailed: "Bring back the code that wrote the value; the data is left as it is.",
+    errors.TypeUnknown: "Import or register the type that is named in this process.",
+    errors.InvariantBroken: "Stop, keep the store as it is, and report the message with its trace.",
+}
+"""What to do next, one sentence for each class."""
+
+REASONS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "`UncertainEffect`",
+        "a parked run",
+        "nobody knows whether an effect happened",
+        "`perdure resolve EFFECT_ID` with `--happened` or `--not-happened`",
+    ),
+    (
+        "`AttemptsExhausted`",
+        "a parked run",
+        "taken up several times without finishing a step; its code may kill its workers",
+        "mend that, then `perdure resolve RUN_ID --retry --by NAME`",
+    ),
+    (
+        "`Cancelled`",
+        "a cancelled run",
+        "somebody asked for it; the message says who",
+        "decide its uncertain effects, for the record",
+    ),
+    (
+        "`(interrupted)`",
+        "an effect",
+        "its worker stopped between the intent and the result",
+        "kind `once`: decide it; else it is sent again or looked up by itself",
+    ),
+    (
+        "`Interrupted`",
+        "an effect",
+        "its run failed or was cancelled, or a compensation was cut off, while it was under way",
+        "decide it, for the record",
+    ),
+    (
+        "`(unknown)`",
+        "an effect",
+        "a lookup could not tell what became of it",
+        "it looks again by itself; decide it when the run is parked",
+    ),
+    (
+        "`NotHappened`",
+        "an effect",
+        "somebody decided that it did not happen",
+        "nothing: it is sent again",
+    ),
+    (
+        "`DecisionUnfit`",
+        "an effect",
+        "somebody gave a result that is not of the effect's type; the run is parked again",
+        "decide it again, with a result that fits",
+    ),
+    (
+        "`Absent`",
+        "an effect",
+        "a lookup found that it did not happen",
+        "nothing: it is sent again while tries are left",
+    ),
+)
+"""Reasons that are no classes: the name, of what, what it says, what to do."""
+
+REASONS_HEAD = """
+<a id="reasons"></a>
+
+## Reasons of parked and failed runs
+
+`perdure show RUN_ID` names the type of what parked or ended a run, or made an effect fail or
+uncertain. Most are classes: those above, or the exception that a node or an effect of yours raised.
+`ReplayDiverged`, `StoreCorrupt` and `DecodeFailed` park a run; others end it. These are no classes:
+
+| reason | of | meaning | next |
+|---|---|---|---|
 """
 
 
@@ -37,7 +185,12 @@ def page() -> str:
         f"| {entry.http_status} | {'yes' if entry.retryable else 'no'} |\n"
         for cls, entry in rows
     )
-    return HEAD + table + "".join(section(cls, entry) for cls, entry in rows)
+    return HEAD + table + "".join(section(cls, entry) for cls, entry in rows) + reasons()
+
+
+def reasons() -> str:
+    """Return the section on reasons that are no classes."""
+    return REASONS_HEAD + "".join(f"| {' | '.join(row)} |\n" for row in REASONS)
 
 
 def section(cls: type[PerdureError], entry: CatalogueEntry) -> str:
@@ -47,7 +200,8 @@ def section(cls: type[PerdureError], entry: CatalogueEntry) -> str:
     again = "Trying again can help." if entry.retryable else "Trying again alone does not help."
     return (
         f'\n<a id="{entry.anchor}"></a>\n\n## {entry.code} {cls.__name__}\n\n'
-        f"{inspect.getdoc(cls)}\n\n{kind}{again}\n"
+        f"{inspect.getdoc(cls)}\n\n{kind}{again}\n\n"
+        f"{textwrap.fill(f'*Next:* {NEXT[cls]}', WIDTH, break_on_hyphens=False)}\n"
     )
 
 

@@ -44,6 +44,12 @@ def test_reading_creates_no_store(inside, cli, arguments):
         (["approve", "a_1", "--yes", "--by", "ada"], 4),
         (["approve", "a_1", "--yes"], 2),
         (["approve", "a_1", "--by", "ada"], 2),
+        (["approve", "a_1", "--yes", "--by", "ada", "--tenant", "t"], 2),
+        (["approve", "--yes", "--by", "ada"], 2),
+        (["approve", "--value", "1"], 2),
+        (["approve", "--by", "ada"], 2),
+        (["ps", "--workers", "--all"], 2),
+        (["ps", "--workers", "--graph", "hello"], 2),
         (["approve", "a_1", "--yes", "--no", "--by", "ada"], 2),
         (["signal", NOBODY, "go"], 4),
         (["resolve", "e_1", "--happened", "--by", "ada"], 4),
@@ -62,6 +68,23 @@ def test_mistakes_exit_with_the_code_of_the_catalogue(inside, arguments, code):
     done = inside(*arguments, "--json")
     assert (done.code, done.json["error"]["exit_code"]) == (code, code)
     assert inside(*arguments).err.startswith("error PD")
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("sqlite:///no/x.db", 30, "folder no does not exist, and nothing was written: mkdir -p no"),
+        ("sqlite:///folder", 30, "folder is a folder; name a file in it"),
+        ("sqlite:///file/x.db", 30, "file is a file, so file/x.db can't be in it"),
+        ("redis://x", 2, "no store has the scheme 'redis'; known: memory://, sqlite://"),
+        ("x.db", 2, "'x.db' is no store URL; for a file of that name write 'sqlite:///x.db'"),
+    ],
+)
+def test_store_that_cannot_be_opened_says_why(inside, cli, url, code, says):
+    (cli.folder / "folder").mkdir()
+    (cli.folder / "file").touch()
+    done = inside("start", f"{FLOWS}:hello", "--input", '"ada"', "--store", url)
+    assert (done.code, says in done.err) == (code, True), done.err
 
 
 def test_store_is_taken_from_the_environment_and_named_in_next_commands(cli):
@@ -166,6 +189,66 @@ def test_only_a_parked_run_is_retried(cli):
     run_id = cli.run_id("hello", "ada")
     done = cli("resolve", run_id, "--retry", "--by", "ada")
     assert (done.code, "not parked" in done.err) == (2, True)
+
+
+def test_answer_without_an_ask_names_the_open_ones(cli):
+    cli("run", f"{FLOWS}:ask_shortly")
+    (ask,) = cli("approve", "--json").json["asks"]
+    done = cli("approve", "--yes", "--by", "ada", "--json")
+    assert done.code == 2
+    if done.json["error"]["fields"]["asks"]:  # else it expired meanwhile
+        assert f"which ask? Open: {ask['id']}" in done.json["error"]["message"]
+
+
+def test_effect_and_run_are_told_apart(cli):
+    run_id = cli("run", f"{FLOWS}:risky", "--json").json["run"]["id"]
+    (effect,) = cli("show", run_id, "--json").json["uncertain"]
+    decide = [
+        f"perdure resolve {effect} --happened --result JSON --by NAME",
+        f"perdure resolve {effect} --not-happened --by NAME",
+    ]
+    for given, code, says in (
+        ([run_id, "--happened"], 2, f"undecided: effect unsure [{effect}]"),
+        ([run_id, "--not-happened"], 2, f"undecided: effect unsure [{effect}]"),
+        ([effect, "--retry"], 2, "is an effect (unsure, uncertain)"),
+        ([run_id, "--retry"], 12, f"effect unsure [{effect}]"),
+    ):
+        done = cli("resolve", *given, "--by", "ada", "--json")
+        assert (done.code, done.json["next"]) == (code, decide)
+        assert says in done.json["error"]["message"]
+    assert f"next: {decide[0]}" in cli("resolve", run_id, "--happened", "--by", "ada").err
+
+
+def test_list_is_short_and_the_reason_is_said_once(cli):
+    run_id = cli("run", f"{FLOWS}:risky", "--json").json["run"]["id"]
+    (line,) = cli("ps").out.splitlines()[1:]
+    status = line.removeprefix(run_id).split("  ")[1]
+    assert status == "needs_decision: UncertainEffect, effect unsure"
+    shown = cli("show", run_id).out
+    assert shown.count("did it happen?") == 1
+
+
+def test_decision_after_the_end_does_not_claim_that_anything_is_sent(cli):
+    run_id = cli("run", f"{FLOWS}:risky", "--json").json["run"]["id"]
+    (effect,) = cli("show", run_id, "--json").json["uncertain"]
+    cli("cancel", run_id, "--by", "ada")
+    cli.worker("risky")
+    shown = cli.until(run_id, "cancelled")
+    assert all(line.endswith("nothing is sent") for line in shown["next"])
+    done = cli("resolve", effect, "--not-happened", "--by", "ada")
+    assert "its run has ended: recorded, nothing is sent" in done.out
+
+
+def test_failed_run_does_not_suggest_the_command_just_run(cli):
+    done = cli("run", f"{FLOWS}:burst", "--input", "null", "--json")
+    show = f"perdure show {done.json['run']['id']}"
+    assert done.json["next"] == [show]
+    shown = cli("show", done.json["run"]["id"]).out
+    assert show not in shown
+    place = done.json["run"]["failure"]["trace"]
+    assert place.startswith("flows.py:")
+    assert f"  at {place}\n" in shown
+    assert place in done.json["error"]["message"]
 
 
 def test_history_lists_checkpoints(cli):

@@ -25,7 +25,7 @@ def test_run_converts_json_to_the_declared_types(cli):
         "items": [{"sku": "x", "price": "1.50"}],
     }
     waiting = cli("run", f"{FLOWS}:refunds", "--input", json.dumps(given), "--json")
-    assert waiting.code == 13
+    assert (waiting.code, waiting.json["error"]) == (13, None)
     ask_id = waiting.json["outlook"]["blockers"][0]["wait"]["subject"]
     cli("approve", ask_id, "--value", '{"granted": true, "limit": 4}', "--by", "ada")
     cli.worker("refunds")
@@ -129,15 +129,46 @@ def test_worker_executes_and_drains_on_sigterm(cli):
 
 def test_second_signal_cuts_the_window_short(cli):
     run_id = cli.run_id("charges", {"order_id": "o-1"})
-    worker = cli.worker("charges", "--drain-window=300", CHARGE_S="300")
+    worker = cli.worker("charges", "--drain-window=300", "--quiet", CHARGE_S="300")
     cli.charged()
     worker.send_signal(signal.SIGTERM)
     assert "draining 1 run " in worker.stderr.readline()
+    time.sleep(0.3)  # at once again it would be the same request
     code, _err = end(worker)
     assert code == 0
     shown = cli("show", run_id, "--json").json
     assert shown["run"]["status"] == "pending"
     assert [effect["state"] for effect in shown["effects"]] == ["intended"]
+
+
+def test_same_signal_at_once_again_counts_as_one(cli):
+    cli.run_id("charges", {"order_id": "o-1"})
+    worker = cli.worker("charges", "--drain-window=1", CHARGE_S="300")
+    cli.charged()
+    worker.send_signal(signal.SIGINT)
+    time.sleep(0.02)
+    code, err = end(worker, signal.SIGINT)
+    assert (code, "stopping at once" in err) == (0, False)
+
+
+def test_worker_logs_what_becomes_of_runs_unless_quiet(cli):
+    worker, quiet = cli.worker("hello", "risky", "burst"), cli.worker("steps", "--quiet")
+    runs = {name: cli.run_id(name, "ada") for name in ("hello", "risky", "burst")}
+    steps = cli.run_id("steps", {"order_id": "o"})
+    cli.until(runs["hello"], "succeeded")
+    cli.until(runs["risky"], "needs_decision")
+    cli.until(runs["burst"], "failed")
+    cli.until(steps, "succeeded")
+    _code, err = end(worker)
+    for name, says in (
+        ("hello", "taken (token 1)"),
+        ("hello", "succeeded"),
+        ("risky", "parked, needs a decision: UncertainEffect: "),
+        ("burst", "failed: RuntimeError: out of"),
+    ):
+        assert f"run {runs[name]} ({name} v1, thread {runs[name]}) {says}" in err
+    assert "\x1b" not in err
+    assert steps not in end(quiet)[1]
 
 
 def test_ctrl_c_of_run_drains_and_says_how_to_go_on(cli):
@@ -200,14 +231,45 @@ def test_not_happened_sends_the_effect_again(cli):
     assert (cli.folder / "charged").read_text() == "o-1\no-1\n"
 
 
-def test_run_that_nobody_took_over_yet_says_so(cli):
+@pytest.fixture
+def orphan(cli):
+    """Return a run whose only worker was killed."""
     run_id = cli.run_id("charges", {"order_id": "o-1"})
-    worker = cli.worker("charges", "--lease-ttl=0.6", CHARGE_S="300")
+    worker = cli.worker("charges", CHARGE_S="300")
     cli.charged()
     end(worker, signal.SIGKILL)
-    time.sleep(0.8)
-    assert "nobody has taken the run over yet" in cli("show", run_id).out
-    assert "its lease has ended" in cli("ps").out
+    return run_id, worker
+
+
+def test_show_notices_at_once_that_the_only_worker_was_killed(cli, orphan):
+    run_id, _worker = orphan
+    shown = cli("show", run_id).out
+    assert "  pending: its holder w_" in shown
+    assert "nobody has taken the run over yet" in shown
+    assert shown.endswith("NEXT\n  perdure worker FILE:GRAPH  # charges v3\n")
+    assert cli("show", run_id, "--json").json["next"] == ["perdure worker FILE:GRAPH  # charges v3"]
+
+
+def test_ps_notices_at_once_that_the_only_worker_was_killed(cli, orphan):
+    del orphan
+    listed = cli("ps").out
+    assert "pending: its holder died, no worker" in listed
+    assert "perdure worker FILE:GRAPH  # charges v3" in listed
+    assert "no workers" in cli("ps", "--workers").out
+
+
+@pytest.mark.parametrize("options", [[], ["--repair"]])
+def test_doctor_reports_a_killed_worker_and_what_it_freed(cli, orphan, options):
+    run_id, worker = orphan
+    done = cli("doctor", *options)
+    assert "worker_dead" in done.out
+    assert f"(pid {worker.pid} on " in done.out
+    assert f"died; freed, any worker may take over: {run_id}" in done.out
+    assert f"\nfreed run {run_id} of dead worker w_" in done.out
+    assert "perdure worker FILE:GRAPH  # charges v3" in done.out
+    later = cli("doctor", "--repair").out
+    assert "repaired nothing" in later
+    assert "lease_ended" in later
 
 
 @pytest.mark.parametrize(

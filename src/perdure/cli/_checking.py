@@ -10,6 +10,7 @@ from perdure.cli._output import print_json, say, table
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.cli._text import plural
 from perdure.engine.doctor import Report, Severity, examine
+from perdure.engine.outlook import command
 
 UNSOUND = 1
 """Exit code when a finding is an error that was not repaired."""
@@ -54,7 +55,7 @@ def doctor(
             }
         )
     else:
-        _print(report, store)
+        _print(report, store, repair=repair)
     raise typer.Exit(0 if is_sound else UNSOUND)
 
 
@@ -63,13 +64,16 @@ async def _examine(url: str, *, repair: bool) -> Report:
         return await examine(runtime.engine, repair=repair)
 
 
-def _print(report: Report, url: str) -> None:
+def _print(report: Report, url: str, *, repair: bool) -> None:
     checked = (
         f"checked {plural(report.runs, 'unfinished run')}, {plural(report.records, 'record')}, "
         f"{plural(report.workers, 'worker')}"
     )
     if not report.findings:
-        say(f"{checked}: every one is held, due, waits for something named, or can be claimed")
+        sound = "every one is held, due, waits for something named, or can be claimed"
+        say(f"{checked}: {sound if report.runs else 'nothing unfinished'}")
+        if repair:
+            say("nothing to repair")
         return
     table(
         ("severity", "code", "run", "what"),
@@ -83,11 +87,15 @@ def _print(report: Report, url: str) -> None:
             for finding in report.findings
         ],
     )
-    say(checked)
+    say(checked if report.runs else f"{checked}: nothing unfinished")
+    for line in report.done or (["repaired nothing"] if repair else []):
+        say(line)
     commands = dict.fromkeys(
-        with_store(command, url) for finding in report.findings for command in finding.following
+        with_store(line, url) for finding in report.findings for line in finding.following
     )
+    if repair:
+        commands.pop(with_store(command("doctor", "--repair"), url), None)  # it was just that
     if commands:
         say("next:")
-    for command in commands:
-        say(f"  {command}")
+    for line in commands:
+        say(f"  {line}")

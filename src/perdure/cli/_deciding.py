@@ -7,14 +7,20 @@ import typer
 from perdure.cli import _shapes as shapes
 from perdure.cli._advice import is_answerable
 from perdure.cli._input import parse_json
-from perdure.cli._options import AnyTenant, AsJson, By, RunId, StoreUrl, await_
+from perdure.cli._options import AnyTenant, AsJson, By, RunId, Sender, StoreUrl, await_
 from perdure.cli._output import print_json, say
-from perdure.cli._reading import print_asks
+from perdure.cli._reading import print_asks, refuse_given
 from perdure.cli._store import DEFAULT_URL, existing, with_store
-from perdure.engine.outlook import approve_command
-from perdure.engine.views import Ask
+from perdure.engine import Runtime
+from perdure.engine.outlook import approve_command, command, resolve_commands
+from perdure.engine.views import Ask, LedgerEntry
 from perdure.engine.waits import as_datetime
-from perdure.errors import UsageError
+from perdure.errors import NeedsDecision, UsageError
+from perdure.ids import EffectId
+from perdure.model import EffectState
+
+_IDS_SHOWN = 10
+"""Most ids that an error names."""
 
 
 def approve(
@@ -37,14 +43,17 @@ def approve(
     \b
     Examples:
       perdure approve
-      perdure approve a_5f0c --yes --by ada
-      perdure approve a_5f0c --value '{"granted": true, "limit": 40}' --by ada
+      perdure approve ASK_ID --yes --by ada
+      perdure approve ASK_ID --value '{"granted": true, "limit": 40}' --by ada
     """
     if ask is None:
+        _refuse_answer_without_ask(store, {"--value": value is not None, "--yes": yes, "--no": no})
+        refuse_given("approve without an id lists the open asks", {"--by": by})
         _list_asks(*await_(_read_asks(store, tenant)), store, as_json=as_json)
         return
+    refuse_given("approve with an id answers that ask", {"--tenant": tenant})
     answer = _chosen(value, yes=yes, no=no)
-    _need_name(by)
+    _need_name(by, "approve")
     await_(_answer(store, ask, answer, by))
     _done({"ask": ask, "value": answer, "by": by}, f"answered {ask}", as_json=as_json)
 
@@ -56,9 +65,23 @@ def _chosen(value: str | None, *, yes: bool, no: bool) -> Any:
     return parse_json(value, "--value") if value is not None else yes
 
 
-def _need_name(by: str) -> None:
+def _refuse_answer_without_ask(url: str, answers: dict[str, bool]) -> None:
+    given = [name for name, is_given in answers.items() if is_given]
+    if not given:
+        return
+    asks, now_us = await_(_read_asks(url, None))
+    now = as_datetime(now_us)
+    ids = [ask.id for ask in asks if is_answerable(ask, now)]
+    msg = f"approve {given[0]}: which ask? Open: {', '.join(ids[:_IDS_SHOWN]) or 'none'}"
+    raise UsageError(msg, asks=ids)
+
+
+def _need_name(by: str, command: str) -> None:
     if not by:
-        msg = "--by NAME: say who decides; it is recorded"
+        msg = (
+            f"{command}: --by NAME is missing: say who decides; it is recorded. "
+            f"See: perdure {command} --help"
+        )
         raise UsageError(msg)
 
 
@@ -99,7 +122,7 @@ def signal(
         str | None,
         typer.Option("--value", metavar="JSON|@FILE", help="What to send (default: null)."),
     ] = None,
-    by: By = "",
+    by: Sender = "",
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -107,8 +130,8 @@ def signal(
 
     \b
     Examples:
-      perdure signal r_01kb6qz0000000000000000000 paid --value '{"amount": 40}'
-      perdure signal r_01kb6qz0000000000000000000 go
+      perdure signal RUN_ID paid --value '{"amount": 40}'
+      perdure signal RUN_ID go
     """
     body = None if value is None else parse_json(value, "--value")
     await_(_signal(store, run, topic, body, by))
@@ -140,7 +163,8 @@ def resolve(
         typer.Option("--result", metavar="JSON|@FILE", help="What it returned (with --happened)."),
     ] = None,
     not_happened: Annotated[
-        bool, typer.Option("--not-happened", help="It did not happen; it is sent again.")
+        bool,
+        typer.Option("--not-happened", help="It did not happen; a run under way sends it again."),
     ] = False,
     retry: Annotated[
         bool,
@@ -154,9 +178,9 @@ def resolve(
 
     \b
     Examples:
-      perdure resolve e_9c41 --happened --result '"refund-881"' --by ada
-      perdure resolve e_9c41 --not-happened --by ada
-      perdure resolve r_01kb6qz0000000000000000000 --retry --by ada
+      perdure resolve EFFECT_ID --happened --result '"refund-881"' --by ada
+      perdure resolve EFFECT_ID --not-happened --by ada
+      perdure resolve RUN_ID --retry --by ada
     """
     if happened + not_happened + retry != 1:
         msg = "resolve: give one of --happened, --not-happened (an effect) and --retry (a run)"
@@ -164,7 +188,7 @@ def resolve(
     if result is not None and not happened:
         msg = "resolve: --result goes with --happened"
         raise UsageError(msg)
-    _need_name(by)
+    _need_name(by, "resolve")
     if retry:
         await_(_retry(store, subject, by))
         _done(
@@ -174,20 +198,76 @@ def resolve(
         )
         return
     value = None if result is None else parse_json(result, "--result")
-    await_(_resolve(store, subject, value, by, happened=happened))
+    is_over = await_(_resolve(store, subject, value, by, happened=happened))
     decision = "happened" if happened else "not_happened"
     body = {"effect": subject, "decision": decision, "result": value, "by": by}
-    _done(body, f"effect {subject}: {decision}", as_json=as_json)
+    over = "; its run has ended: recorded, nothing is sent" if is_over else ""
+    _done(body, f"effect {subject}: {decision}{over}", as_json=as_json)
 
 
 async def _retry(url: str, run_id: str, by: str) -> None:
     async with existing(url) as runtime:
+        if run_id.startswith("e_"):
+            await _refuse_retry_of_effect(runtime, run_id, url)
+        row = await runtime.read_row(run_id)
+        undecided = await _undecided(runtime, run_id)
+        is_waiting = row.failure is not None and row.failure.type == "UncertainEffect"
+        if undecided and is_waiting and not row.status.is_final:
+            msg = (
+                f"run {run_id!r} would park again at once: nobody has decided whether "
+                f"{_named(undecided)} happened; nothing was done. Decide that instead of a retry"
+            )
+            raise NeedsDecision(msg, run_id=run_id, next=_decisions(undecided, url))
         await runtime.retry(run_id, by=by)
 
 
-async def _resolve(url: str, effect_id: str, result: Any, by: str, *, happened: bool) -> None:
+async def _refuse_retry_of_effect(runtime: Runtime, effect_id: str, url: str) -> None:
+    row = await runtime.engine.store.read_effect(EffectId(effect_id))
+    if row is None:
+        return  # read as a run id, there is none either
+    decide = [with_store(each, url) for each in resolve_commands(effect_id)]
+    retry = with_store(command("resolve", row.run_id, "--retry", "--by", "NAME"), url)
+    msg = (
+        f"{effect_id!r} is an effect ({row.name}, {row.state.value}): it is decided, its run is "
+        "retried; nothing was done"
+    )
+    following = decide if row.state is EffectState.UNCERTAIN else [retry]
+    raise UsageError(msg, effect_id=effect_id, run_id=row.run_id, next=following)
+
+
+async def _undecided(runtime: Runtime, run_id: str) -> list[LedgerEntry]:
+    effects = await runtime.effects("uncertain", run_id=run_id)
+    return [effect for effect in effects if effect.decision is None]
+
+
+def _named(effects: list[LedgerEntry]) -> str:
+    return ", ".join(f"effect {effect.name} [{effect.id}]" for effect in effects[:_IDS_SHOWN])
+
+
+def _decisions(effects: list[LedgerEntry], url: str) -> list[str]:
+    return [with_store(each, url) for effect in effects for each in resolve_commands(effect.id)]
+
+
+async def _resolve(url: str, effect_id: str, result: Any, by: str, *, happened: bool) -> bool:
+    """Decide an effect; return whether its run has ended."""
     async with existing(url) as runtime:
+        if effect_id.startswith("r_"):
+            await _refuse_decision_of_run(runtime, effect_id, url)
         await runtime.resolve(effect_id, happened=happened, result=result, by=by)
+        effect = await runtime.engine.store.read_effect(EffectId(effect_id))
+        return effect is not None and (await runtime.read_row(effect.run_id)).status.is_final
+
+
+async def _refuse_decision_of_run(runtime: Runtime, run_id: str, url: str) -> None:
+    row = await runtime.read_row(run_id)
+    undecided = await _undecided(runtime, run_id)
+    has = f"undecided: {_named(undecided)}" if undecided else "it has no undecided effect"
+    msg = (
+        f"{run_id!r} is a run: --happened and --not-happened decide an effect; nothing was done; "
+        f"{has}"
+    )
+    show = [with_store(command("show", row.run_id), url)]
+    raise UsageError(msg, run_id=run_id, next=_decisions(undecided, url) or show)
 
 
 # -- cancel --------------------------------------------------------------------------------------
@@ -199,7 +279,7 @@ def cancel(
     compensate: Annotated[
         bool, typer.Option("--compensate", help="Counter its confirmed effects, newest first.")
     ] = False,
-    by: By = "",
+    by: Sender = "",
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -207,8 +287,8 @@ def cancel(
 
     \b
     Examples:
-      perdure cancel r_01kb6qz0000000000000000000
-      perdure cancel r_01kb6qz0000000000000000000 --compensate --by ada
+      perdure cancel RUN_ID
+      perdure cancel RUN_ID --compensate --by ada
     """
     await_(_cancel(store, run, by, compensate=compensate))
     body = {"run": run, "compensate": compensate, "by": by}

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.cli._text import clean, clock_time, compact, duration, full_time, plural
+from perdure.cli.limits import STATUS_CHARS_MAX
 from perdure.engine.events import Event
 from perdure.engine.outlook import Outlook
 from perdure.engine.timeline import InFlight, Takeover
 from perdure.engine.waits import as_datetime
-from perdure.model import RunRow, Wait, WaitKind
+from perdure.model import RunRow, RunStatus, Wait, WaitKind
 
 QUIET = frozenset({"state_snapshot", "noted", "sandbox_taken"})
 """Kinds of events that people are not shown: bookkeeping."""
@@ -86,8 +87,9 @@ def _asked(_event: Event, body: dict[str, Any]) -> str:
 
 def _released(_event: Event, body: dict[str, Any]) -> str:
     if body["reason"] == "needs_decision":
-        notes = [wait["note"] for wait in body["waits"] if wait["kind"] == "decision"]
-        return f"parked, needs a decision: {'; '.join(notes) or _failure(body)}"
+        effects = [wait["subject"] for wait in body["waits"] if wait["kind"] == "decision"]
+        why = (body.get("failure") or {}).get("type", "")
+        return f"parked, needs a decision: {' '.join([why, *(f'[{e}]' for e in effects)]).strip()}"
     if body["reason"] == "waiting":
         return f"let go, waits for: {'; '.join(_wait_words(wait) for wait in body['waits'])}"
     return "let go, its worker drains" if body["reason"] == "drained" else "let go"
@@ -200,19 +202,64 @@ def in_flight_lines(nodes: tuple[str, ...], effects: tuple[InFlight, ...]) -> li
     return lines
 
 
-def describe_status(row: RunRow, now_us: int) -> str:
-    """Return a run's status with what it waits for."""
-    if row.waits:
-        return f"{row.status.value}: " + "; ".join(describe_wait(wait) for wait in row.waits)
-    if row.status.value == "needs_decision" and row.failure is not None:
-        return f"needs_decision: {row.failure.type}: {clean(row.failure.message, 120)}"
-    if row.status.value == "failed" and row.failure is not None:
-        return f"failed: {row.failure.type}: {clean(row.failure.message, 120)}"
-    if row.status.value == "running" and row.ready_at_us is not None and row.ready_at_us <= now_us:
-        return "running: its lease has ended, any worker may take it over"
-    if row.status.value == "pending" and row.ready_at_us is not None and row.ready_at_us > now_us:
+def describe_status(row: RunRow, now_us: int, *, is_served: bool = True) -> str:
+    """Return a run's status with what it waits for; why it is parked or failed is its reason.
+
+    Args:
+        row: the run.
+        now_us: the time now.
+        is_served: False: it could go on, and no live worker executes its graph version.
+    """
+    lacking = "" if is_served else f", no live worker executes {row.graph} v{row.version}"
+    is_due = row.ready_at_us is not None and row.ready_at_us <= now_us
+    if row.status is RunStatus.RUNNING and is_due:
+        return f"pending: its holder {row.holder} died or lost its lease{lacking}"
+    if row.status in {RunStatus.WAITING, RunStatus.NEEDS_DECISION, RunStatus.PENDING} and is_due:
+        woken = ": woken" if row.status is not RunStatus.PENDING else ""
+        return f"{row.status.value}{woken}{lacking}"
+    if row.status is RunStatus.PENDING and row.ready_at_us is not None:
         return f"pending until {_at(row.ready_at_us)}"
+    waits = [wait for wait in row.waits if wait.kind is not WaitKind.DECISION]
+    if waits:
+        return f"{row.status.value}: " + "; ".join(describe_wait(wait) for wait in waits)
     return row.status.value
+
+
+def describe_shortly(row: RunRow, now_us: int, *, is_served: bool = True) -> str:
+    """Return the same for one column of a list."""
+    is_due = row.ready_at_us is not None and row.ready_at_us <= now_us
+    lacking = "" if is_served else ", no worker"
+    text = row.status.value
+    if row.status is RunStatus.RUNNING and is_due:
+        text = f"pending: its holder died{lacking}"
+    elif is_due and not row.status.is_final:
+        text += (": woken" if row.status is not RunStatus.PENDING else "") + lacking
+    elif row.failure is not None and row.status in {RunStatus.NEEDS_DECISION, RunStatus.FAILED}:
+        text += f": {_reason_shortly(row)}"
+    elif row.waits:
+        text += ": " + "; ".join(_wait_shortly(wait) for wait in row.waits)
+    elif row.status is RunStatus.PENDING and row.ready_at_us is not None:
+        text = f"pending until {_at(row.ready_at_us)}"
+    return clean(text, STATUS_CHARS_MAX)
+
+
+def _reason_shortly(row: RunRow) -> str:
+    if row.failure is None:
+        return ""
+    uncertain = [wait for wait in row.waits if wait.kind is WaitKind.DECISION]
+    if uncertain:  # the note begins with the effect's name: "effect charge: ..."
+        return f"{row.failure.type}, {uncertain[0].note.partition(':')[0] or uncertain[0].subject}"
+    if row.status is RunStatus.FAILED:
+        return f"{row.failure.type}: {row.failure.message}"
+    return f"{row.failure.type}" + (f" in {row.failure.node}" if row.failure.node else "")
+
+
+def _wait_shortly(wait: Wait) -> str:
+    if wait.kind is WaitKind.ASK:
+        return f"approval: {wait.note}"
+    if wait.kind is WaitKind.TIMER:
+        return f"timer{f' until {_at(wait.due_us)}' if wait.due_us is not None else ''}"
+    return describe_wait(wait)
 
 
 def describe_blockers(outlook: Outlook) -> list[str]:

@@ -16,10 +16,11 @@ from perdure.cli._describe import QUIET, describe_blockers, describe_event
 from perdure.cli._input import parse_json, typed_input
 from perdure.cli._options import AsJson, Input, Key, StoreUrl, Target, Tenant, Thread, await_
 from perdure.cli._output import error_json, note, print_json, say
-from perdure.cli._store import DEFAULT_URL, check_shared, creating, with_store
+from perdure.cli._store import DEFAULT_URL, check_shared, creating, existing, with_store
 from perdure.cli._targets import load_target
 from perdure.cli._text import clean, clock_time, plural, pretty_json
-from perdure.cli.limits import FOREGROUND_WAIT_S
+from perdure.cli._worker_log import tell_of_ends, told_store
+from perdure.cli.limits import FOREGROUND_WAIT_S, SIGNAL_ECHO_S
 from perdure.engine import Run, Runtime, WorkerSettings
 from perdure.engine.limits import CONCURRENCY, DRAIN_WINDOW_S, HEARTBEAT_S, LEASE_TTL_S
 from perdure.engine.outlook import Outlook, Standing, outlook_of
@@ -38,11 +39,15 @@ from perdure.model import OnBusy, RunRow, RunStatus
 
 @dataclass(slots=True)
 class Interrupts:
-    """SIGINT and SIGTERM: the first asks to drain, the second to hurry, the third kills."""
+    """SIGINT and SIGTERM: the first asks to drain, the second to hurry, the third kills.
+
+    The same signal at once again counts as one: `timeout` signals the process and its group.
+    """
 
     first: asyncio.Event = field(default_factory=asyncio.Event)
     second: asyncio.Event = field(default_factory=asyncio.Event)
     number: int = 0
+    last: tuple[int, float] = (0, 0.0)
 
     def watch(self) -> None:
         """Begin to listen, in the running loop."""
@@ -51,6 +56,11 @@ class Interrupts:
             loop.add_signal_handler(number, self._came, number)
 
     def _came(self, number: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        is_echo = self.last[0] == number and now_s - self.last[1] < SIGNAL_ECHO_S
+        self.last = (number, now_s)
+        if is_echo:
+            return
         self.number = self.number or number
         if not self.first.is_set():
             self.first.set()
@@ -169,16 +179,23 @@ class Foreground:
     async def leave(self, runtime: Runtime, run: Run, interrupts: Interrupts) -> int:
         """Drain after a signal; the run goes on where it stands, in any worker."""
         self.progress("draining (a second signal stops at once)")
-        row = await run.row()
         await drain(runtime, interrupts)
-        following = [self.worker_command()]
+        row = await self.read_again(run.id)
+        following = [] if row.status.is_final else [self.worker_command()]
         if self.as_json:
             print_json({"run": shapes.run_json(row), "interrupted": True, "next": following})
+        elif row.status.is_final:
+            note(f"interrupted; run {run.id} {row.status.value} meanwhile")
         else:
             note(f"interrupted; run {run.id} lost nothing. It goes on with:")
             for command in following:
                 note(f"  {command}")
         return 128 + interrupts.number
+
+    async def read_again(self, run_id: str) -> RunRow:
+        """Return what the drain left of the run; its runtime is closed."""
+        async with existing(self.url) as runtime:
+            return await runtime.read_row(run_id)
 
     def worker_command(self) -> str:
         """Return the command that executes what this one started."""
@@ -203,13 +220,14 @@ class Foreground:
         commands = [with_store(c, self.url) for c in await next_commands(runtime, row, outlook)]
         if outlook.standing in {Standing.BLOCKED, Standing.TIMED, Standing.PARKED}:
             commands.append(await self.worker_command_for(runtime, row, outlook))
+        is_waiting = isinstance(error, ResultTimedOut)  # to wait is no error
         if self.as_json:
             print_json(
                 {
                     "run": shapes.run_json(row),
                     "outlook": shapes.outlook_json(outlook),
                     "result": result,
-                    "error": None if error is None else error_json(error),
+                    "error": None if error is None or is_waiting else error_json(error),
                     "next": commands,
                 }
             )
@@ -246,6 +264,8 @@ def is_moving(outlook: Outlook, now_us: int) -> bool:
 def outcome_error(status: RunStatus, run_id: str, failure: Any) -> PerdureError | None:
     """Return the error that stands for a run's outcome; None: it succeeded."""
     reason = f": {failure.type}: {clean(failure.message)}" if failure is not None else ""
+    if failure is not None and failure.trace:
+        reason += f" (at {clean(failure.trace)})"
     if status is RunStatus.SUCCEEDED:
         return None
     if status is RunStatus.FAILED:
@@ -341,11 +361,15 @@ def worker(
             help="How long a drain lets nodes reach a boundary.",
         ),
     ] = DRAIN_WINDOW_S,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Log warnings only, not every run.")
+    ] = False,
 ) -> None:
     r"""Execute runs of these graphs until SIGTERM or SIGINT; then drain and exit with 0.
 
     Draining stops claiming, lets nodes reach their next boundary and releases the leases; a second
-    signal hurries. Prints one line to stdout when it is ready.
+    signal hurries. Prints one line to stdout when it is ready, and logs to stderr each run that it
+    takes, and how that ends.
 
     \b
     Examples:
@@ -353,7 +377,7 @@ def worker(
       perdure worker shop.refunds:graph shop.orders:graph --store sqlite:////var/lib/shop.db
       perdure worker refunds.py:graph --concurrency 16 --lease-ttl 30 --drain-window 25
     """
-    log_to_stderr(logging.INFO)
+    log_to_stderr(logging.WARNING if quiet else logging.INFO)
     check_shared(store)
     if concurrency < 1 or lease_ttl <= 0 or drain_window < 0:
         msg = (
@@ -373,7 +397,8 @@ async def _work(targets: list[str], url: str, settings: WorkerSettings) -> None:
     interrupts = Interrupts()
     interrupts.watch()
     graphs = [load_target(target) for target in targets]
-    async with creating(url, graphs, worker=settings) as runtime:
+    async with Runtime.open(told_store(url), graphs, worker=settings) as runtime:
+        tell_of_ends(runtime)
         executing = runtime.worker
         if executing is None:
             return

@@ -20,6 +20,7 @@ StoreUrl = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/cli.md).")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; it is recorded.")]
+Sender = Annotated[str, typer.Option("--by", metavar="NAME", help="Who sends it; it is recorded.")]
 Input = Annotated[
     str | None,
     typer.Option(

@@ -101,6 +101,7 @@ def heading(text: str) -> None:
 def print_error(error: PerdureError, *, as_json: bool, following: Sequence[str] = ()) -> int:
     """Print an error with its next commands; return the exit code of the catalogue."""
     entry = entry_of(error)
+    following = following or next_of(error)
     if as_json:
         print_json({"error": error_json(error), "next": list(following)})
     else:
@@ -110,6 +111,12 @@ def print_error(error: PerdureError, *, as_json: bool, following: Sequence[str] 
         for command in following:
             note(f"next: {command}")
     return entry.exit_code
+
+
+def next_of(error: PerdureError) -> list[str]:
+    """Return the commands that an error carries in its field `next`."""
+    found = error.fields.get("next")
+    return [str(each) for each in found] if isinstance(found, list | tuple) else []
 
 
 def error_json(error: PerdureError) -> dict[str, Any]:

@@ -5,24 +5,34 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli import _shapes as shapes
-from perdure.cli._advice import is_answerable, next_commands
+from perdure.cli._advice import is_answerable, lacks_worker, next_commands
 from perdure.cli._describe import (
     QUIET,
     describe_blockers,
     describe_event,
+    describe_shortly,
     describe_status,
     describe_takeover,
     in_flight_lines,
 )
 from perdure.cli._options import AnyTenant, AsJson, RunId, StoreUrl, Tenant, await_
 from perdure.cli._output import heading, print_json, say, table
-from perdure.cli._store import DEFAULT_URL, existing, with_store
+from perdure.cli._store import DEFAULT_URL, existing, looking, with_store
 from perdure.cli._text import age, clean, clock_time, compact, full_time
 from perdure.cli.limits import LIST_LIMIT
-from perdure.engine.outlook import Outlook, outlook_of
+from perdure.engine.outlook import (
+    Outlook,
+    command,
+    is_due,
+    is_silent,
+    outlook_of,
+    served_graphs,
+    worker_command,
+)
 from perdure.engine.timeline import Timeline, timeline_of
 from perdure.engine.views import Ask, LedgerEntry, plain_state
 from perdure.engine.waits import as_datetime
+from perdure.errors import UsageError
 from perdure.model import RunRow, RunStatus, WorkerRow
 
 UNFINISHED = tuple(status for status in RunStatus if not status.is_final)
@@ -64,43 +74,79 @@ def ps(
       perdure ps --workers
     """
     if workers:
+        others: dict[str, object] = {
+            "--all": every,
+            "--status": status,
+            "--graph": graph,
+            "--thread": thread,
+            "--tenant": tenant,
+            "--limit": limit != LIST_LIMIT,
+        }
+        refuse_given("ps --workers lists every worker", others)
         _print_workers(*await_(_read_workers(store)), as_json=as_json)
         return
     statuses = tuple(status or ()) or (() if every else UNFINISHED)
     query = {"status": statuses or None, "thread": thread, "graph": graph, "tenant": tenant}
-    rows, now_us = await_(_read_runs(store, {**query, "limit": limit}))
+    rows, lacking, now_us = await_(_read_runs(store, {**query, "limit": limit}))
     if as_json:
         print_json({"runs": [shapes.run_json(row) for row in rows]})
         return
     table(
         ("run", "status", "graph", "thread", "age", "holder"),
-        [_run_cells(row, now_us) for row in rows],
+        [
+            _run_cells(row, now_us, is_served=(row.graph, row.version) not in lacking)
+            for row in rows
+        ],
         empty="no runs" if every or status else "no unfinished runs; 'perdure ps --all' lists all",
     )
+    for name, version in sorted(lacking):
+        say(f"no live worker executes {name} v{version}, and runs of it could go on; start one:")
+        say(f"  {with_store(worker_command(name, version), store)}")
 
 
-def _run_cells(row: RunRow, now_us: int) -> tuple[str, ...]:
+def refuse_given(why: str, options: dict[str, object]) -> None:
+    """Refuse options that would do nothing here.
+
+    Raises:
+        UsageError: one of them was given.
+    """
+    given = [name for name, value in options.items() if value]
+    if given:
+        msg = f"{why}; {', '.join(given)} would do nothing here"
+        raise UsageError(msg)
+
+
+def _run_cells(row: RunRow, now_us: int, *, is_served: bool) -> tuple[str, ...]:
+    is_held = row.status is RunStatus.RUNNING and (row.ready_at_us or 0) > now_us
     return (
         row.run_id,
-        describe_status(row, now_us),
+        describe_shortly(row, now_us, is_served=is_served),
         f"{row.graph} v{row.version}",
         row.thread if str(row.thread) != row.run_id else "(own)",
         age(row.created_at_us, now_us),
-        row.holder or "",
+        (row.holder or "") if is_held else "",
     )
 
 
-async def _read_runs(url: str, query: dict[str, Any]) -> tuple[list[RunRow], int]:
-    async with existing(url) as runtime:
-        return await runtime.runs(**query), runtime.engine.now_us()
+async def _read_runs(
+    url: str, query: dict[str, Any]
+) -> tuple[list[RunRow], set[tuple[str, int]], int]:
+    """Return the runs, the graph versions that lack a worker which they could use now, and when."""
+    async with looking(url) as runtime:
+        rows = await runtime.runs(**query)
+        served = await served_graphs(runtime.engine)
+        due = {(row.graph, row.version) for row in rows if is_due(runtime.engine, row)}
+        return rows, due - served, runtime.engine.now_us()
 
 
-async def _read_workers(url: str) -> tuple[list[WorkerRow], int]:
-    async with existing(url) as runtime:
-        return await runtime.workers(), runtime.engine.now_us()
+async def _read_workers(url: str) -> tuple[list[WorkerRow], set[str], int]:
+    async with looking(url) as runtime:
+        rows = await runtime.workers()
+        silent: set[str] = {row.worker_id for row in rows if is_silent(runtime.engine, row)}
+        return rows, silent, runtime.engine.now_us()
 
 
-def _print_workers(rows: list[WorkerRow], now_us: int, *, as_json: bool) -> None:
+def _print_workers(rows: list[WorkerRow], silent: set[str], now_us: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"workers": [shapes.worker_json(row) for row in rows]})
         return
@@ -113,12 +159,18 @@ def _print_workers(rows: list[WorkerRow], now_us: int, *, as_json: bool) -> None
                 row.pid,
                 ", ".join(f"{name} v{version}" for name, version in row.graphs),
                 f"{age(row.started_at_us, now_us)} ago",
-                f"{age(row.seen_at_us, now_us)} ago" + (", draining" if row.is_draining else ""),
+                f"{age(row.seen_at_us, now_us)} ago" + _worker_notes(row, silent),
             )
             for row in rows
         ],
-        empty="no workers; start one with: perdure worker FILE:graph",
+        empty="no workers; start one with: perdure worker FILE:GRAPH",
     )
+
+
+def _worker_notes(row: WorkerRow, silent: set[str]) -> str:
+    if row.worker_id in silent:
+        return ", silent: dead or cut off"
+    return ", draining" if row.is_draining else ""
 
 
 # -- show ----------------------------------------------------------------------------------------
@@ -129,20 +181,22 @@ def show(*, run: RunId, store: StoreUrl = DEFAULT_URL, as_json: AsJson = False) 
 
     \b
     Examples:
-      perdure show r_01kb6qz0000000000000000000
-      perdure show r_01kb6qz0000000000000000000 --json
+      perdure show RUN_ID
+      perdure show RUN_ID --json
     """
     await_(_show(run, store, as_json=as_json))
 
 
 async def _show(run_id: str, url: str, *, as_json: bool) -> None:
-    async with existing(url) as runtime:
+    async with looking(url) as runtime:
         row = await runtime.read_row(run_id)
         story = await timeline_of(runtime.engine, run_id)
         asks = await runtime.asks(run_id=run_id)
         effects = await runtime.effects(None, run_id=run_id)
         outlook = await outlook_of(runtime.engine, row)
-        commands = [with_store(c, url) for c in await next_commands(runtime, row, outlook)]
+        advice = await next_commands(runtime, row, outlook)
+        commands = [with_store(c, url) for c in advice if c != command("show", run_id)]
+        is_served = not await lacks_worker(runtime, row)
         state = await plain_state(runtime.engine, row)
         now_us = runtime.engine.now_us()
     uncertain = [effect for effect in effects if effect.state.value == "uncertain"]
@@ -162,7 +216,7 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
             }
         )
         return
-    _print_head(row, now_us)
+    _print_head(row, now_us, is_served=is_served)
     _print_timeline(story, row, now_us)
     _print_open(row, asks, uncertain, outlook, now_us)
     if state:
@@ -170,20 +224,22 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
         say(compact(state, 2000))
     if commands:
         heading("next")
-        for command in commands:
-            say(f"  {command}")
+        for line in commands:
+            say(f"  {line}")
 
 
-def _print_head(row: RunRow, now_us: int) -> None:
+def _print_head(row: RunRow, now_us: int, *, is_served: bool) -> None:
     line = f"thread {clean(row.thread)}  tenant {clean(row.tenant)}"
     say(f"run {row.run_id}  graph {row.graph} v{row.version}  {line}")
-    say(f"  {describe_status(row, now_us)}")
+    say(f"  {describe_status(row, now_us, is_served=is_served)}")
     if row.failure is not None:
         where = f" in {row.failure.node}" if row.failure.node else ""
         say(f"  reason: {clean(row.failure.type + where)}: {clean(row.failure.message)}")
+        if row.failure.trace:
+            say(f"  at {clean(row.failure.trace)}")
     ended = f", ended {full_time(as_datetime(row.ended_at_us))}" if row.ended_at_us else ""
     say(f"  started {full_time(as_datetime(row.created_at_us))}{ended} (UTC)")
-    if row.holder:
+    if row.holder and row.status is RunStatus.RUNNING and (row.ready_at_us or 0) > now_us:
         until = clock_time(as_datetime(row.ready_at_us)) if row.ready_at_us else "-"
         say(f"  held by {row.holder}, token {row.token}, lease until {until}")
     for name, value in (("key", row.start_key), ("parent", row.parent)):

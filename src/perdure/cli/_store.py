@@ -26,6 +26,20 @@ async def existing(url: str) -> AsyncIterator[Runtime]:
         yield runtime
 
 
+@asynccontextmanager
+async def looking(url: str) -> AsyncIterator[Runtime]:
+    """Open the same, after the runs of workers of this host that died have been freed.
+
+    Any live worker does that at once; where none is left, whoever looks does.
+
+    Raises:
+        StoreUnavailable: there is no store; nothing was created.
+    """
+    async with existing(url) as runtime:
+        await runtime.engine.store.release_dead()
+        yield runtime
+
+
 def creating(url: str, graphs: Iterable[Any], *, worker: WorkerSettings | bool) -> Runtime:
     """Return a runtime over a store that is created if it does not exist."""
     return Runtime.open(url, graphs, worker=worker)

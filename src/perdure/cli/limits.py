@@ -8,3 +8,9 @@ LIST_LIMIT = 100
 
 CELL_CHARS_MAX = 2000
 """Longest text of one cell or line for people; `--json` is never shortened."""
+
+STATUS_CHARS_MAX = 60
+"""Longest status in a list of runs; `show` says the rest."""
+
+SIGNAL_ECHO_S = 0.2
+"""The same signal within so short a time is the same request to stop."""

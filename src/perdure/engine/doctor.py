@@ -14,9 +14,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from perdure.engine.environment import Environment
-from perdure.engine.limits import CLAIM_OVERDUE_S, SCAN_PAGE, WORKER_SILENT_S
+from perdure.engine.limits import CLAIM_OVERDUE_S, SCAN_PAGE
 from perdure.engine.loading import read_records
-from perdure.engine.outlook import command, resolve_commands, run_before
+from perdure.engine.outlook import (
+    command,
+    is_due,
+    is_silent,
+    resolve_commands,
+    run_before,
+    worker_command,
+)
 from perdure.engine.waits import as_datetime
 from perdure.errors import DecodeFailed, StoreCorrupt
 from perdure.ids import RunId
@@ -48,6 +55,7 @@ FINDING_CODES = {
     "effect_uncertain": "an effect of which nobody knows whether it happened",
     "ask_expired": "a question that expired and whose run has not been told yet",
     "lease_ended": "a run whose holder died or lost its lease, and that nobody has taken over yet",
+    "worker_dead": "a worker of this host that died; its runs were freed",
     "worker_silent": "a worker that has not been seen for long",
     "scan_truncated": "there is more of a kind than one scan looks at",
 }
@@ -81,29 +89,35 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What a scan looked at and found, the worst first."""
+    """What a scan looked at and found, the worst first.
+
+    Attributes:
+        done: what it changed, in words.
+    """
 
     runs: int = 0
     records: int = 0
     workers: int = 0
+    done: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
 async def examine(engine: Environment, *, repair: bool = False) -> Report:
     """Return what is wrong, or wants somebody, in the whole store.
 
+    The runs of workers of this host that are dead are freed, as any live worker would do at once.
+
     Args:
         engine: over an open store; no worker is needed.
         repair: make claimable what nothing would wake (a message to the run: it looks again and
-            waits again), and the runs of workers of this host that are dead.
+            waits again).
     """
     report = Report()
-    if repair:
-        await engine.store.release_dead()
+    report.findings += await _dead(engine, report)
     report.findings += await _damage(engine)
     workers = await engine.store.find_workers()
     report.workers = len(workers)
-    live = {row.worker_id: row for row in workers if not _is_silent(engine, row)}
+    live = {row.worker_id: row for row in workers if not is_silent(engine, row)}
     served = {graph for row in live.values() for graph in row.graphs}
     unserved: Counter[tuple[str, int]] = Counter()
     async for row in _unfinished(engine):
@@ -112,9 +126,12 @@ async def examine(engine: Environment, *, repair: bool = False) -> Report:
         is_parked = row.status is RunStatus.NEEDS_DECISION and row.ready_at_us is None
         if (row.graph, row.version) not in served and not is_parked:
             unserved[row.graph, row.version] += 1
+            found += _lease_ended(engine, row)
         else:
             found += _overdue(engine, row)
-        report.findings += [await _repaired(engine, each) if repair else each for each in found]
+        report.findings += [
+            await _repaired(engine, each, report) if repair else each for each in found
+        ]
     report.findings += [_unserved(graph, count) for graph, count in unserved.items()]
     report.findings += await _effects(engine)
     report.findings += await _asks(engine)
@@ -123,10 +140,12 @@ async def examine(engine: Environment, *, repair: bool = False) -> Report:
     return report
 
 
-async def _unfinished(engine: Environment) -> AsyncIterator[RunRow]:
+async def _unfinished(
+    engine: Environment, statuses: tuple[RunStatus, ...] = UNFINISHED
+) -> AsyncIterator[RunRow]:
     before: RunId | None = None
     while True:
-        query = RunQuery(statuses=UNFINISHED, before=before, limit=SCAN_PAGE)
+        query = RunQuery(statuses=statuses, before=before, limit=SCAN_PAGE)
         rows = await engine.store.find_runs(query)
         for row in rows:
             yield row
@@ -275,14 +294,17 @@ def _wake_up_lost(row: RunRow, what: str) -> Finding:
     )
 
 
-async def _repaired(engine: Environment, finding: Finding) -> Finding:
+async def _repaired(engine: Environment, finding: Finding, report: Report) -> Finding:
     """Wake a run that nothing would wake: it looks again, and waits again if it must."""
     if finding.code != "wake_up_lost" or finding.run_id is None:
         return finding
     run_id = RunId(finding.run_id)
     mail = Mail(run_id=run_id, kind=MailKind.RETRY, sender="doctor", at_us=engine.now_us())
     row = await engine.store.post(mail)
-    return replace(finding, is_repaired=row.ready_at_us is not None)
+    if row.ready_at_us is None:
+        return finding
+    report.done.append(f"woke run {run_id}: it looks again, and waits again if it must")
+    return replace(finding, is_repaired=True, following=())
 
 
 async def _parked(engine: Environment, row: RunRow) -> Finding:
@@ -309,10 +331,15 @@ def _overdue(engine: Environment, row: RunRow) -> list[Finding]:
         what = f"claimable for {late_s:.0f} s, and a live worker executes {graph}; is it full?"
         following = (command("ps", "--workers"),)
         return [_finding("claim_overdue", Severity.ACTION, row.run_id, what, following)]
-    if late_s > 0 and row.status is RunStatus.RUNNING:
-        what = f"holder {row.holder} died or lost its lease; any worker may take the run over"
-        return [_finding("lease_ended", Severity.NOTE, row.run_id, what)]
-    return []
+    return _lease_ended(engine, row)
+
+
+def _lease_ended(engine: Environment, row: RunRow) -> list[Finding]:
+    """Return that a run was lost by its holder."""
+    if row.status is not RunStatus.RUNNING or not is_due(engine, row):
+        return []
+    what = f"holder {row.holder} died or lost its lease; any worker may take the run over"
+    return [_finding("lease_ended", Severity.NOTE, row.run_id, what)]
 
 
 def _finding(
@@ -328,8 +355,36 @@ def _finding(
 # -- workers, effects, asks ------------------------------------------------------------------------
 
 
-def _is_silent(engine: Environment, row: WorkerRow) -> bool:
-    return engine.now_us() - row.seen_at_us > WORKER_SILENT_S * 1_000_000
+async def _dead(engine: Environment, report: Report) -> list[Finding]:
+    """Free the runs of dead workers of this host; return who died, with what they held."""
+    workers = {row.worker_id: row for row in await engine.store.find_workers()}
+    if not workers:
+        return []
+    held: dict[str, list[RunRow]] = {}
+    async for row in _unfinished(engine, (RunStatus.RUNNING,)):
+        held.setdefault(row.holder or "", []).append(row)
+    dead = await engine.store.release_dead()
+    found = []
+    for worker_id in dead:
+        runs = held.get(worker_id, [])
+        report.done += [f"freed run {row.run_id} of dead worker {worker_id}" for row in runs]
+        report.done += [] if runs else [f"removed dead worker {worker_id}, which held no run"]
+        found.append(_died(worker_id, workers.get(worker_id), runs))
+    return found
+
+
+def _died(worker_id: str, worker: WorkerRow | None, runs: Sequence[RunRow]) -> Finding:
+    where = f" (pid {worker.pid} on {worker.host})" if worker is not None else ""
+    freed = ", ".join(row.run_id for row in runs)
+    what = f"freed, any worker may take over: {freed}" if runs else "it held no run"
+    graphs = dict.fromkeys((row.graph, row.version) for row in runs)
+    return _finding(
+        "worker_dead",
+        Severity.ACTION if runs else Severity.NOTE,
+        runs[0].run_id if len(runs) == 1 else None,
+        f"worker {worker_id}{where} died; {what}",
+        tuple(worker_command(*graph) for graph in graphs),
+    )
 
 
 def _silent(engine: Environment, row: WorkerRow) -> Finding:
@@ -350,7 +405,7 @@ def _unserved(graph: tuple[str, int], count: int) -> Finding:
         Severity.ACTION,
         None,
         what,
-        (f"perdure worker FILE:GRAPH  # {name} v{version}",),
+        (worker_command(name, version),),
     )
 
 

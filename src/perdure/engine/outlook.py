@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.engine.environment import Environment
-from perdure.engine.limits import OUTLOOK_DEPTH_MAX
+from perdure.engine.limits import OUTLOOK_DEPTH_MAX, WORKER_SILENT_S
 from perdure.engine.waits import as_datetime
-from perdure.model import RunRow, RunStatus, Wait, WaitKind
+from perdure.model import RunRow, RunStatus, Wait, WaitKind, WorkerRow
 from perdure.store.api import RunQuery
 
 
@@ -130,12 +130,44 @@ async def run_before(engine: Environment, row: RunRow) -> RunRow | None:
     return max(earlier, key=lambda other: other.ordinal, default=None)
 
 
+# -- workers ---------------------------------------------------------------------------------------
+
+
+def is_silent(engine: Environment, worker: WorkerRow) -> bool:
+    """Return whether a worker was not seen for so long that nobody should count on it."""
+    return engine.now_us() - worker.seen_at_us > WORKER_SILENT_S * 1_000_000
+
+
+async def served_graphs(engine: Environment) -> set[tuple[str, int]]:
+    """Return the graph versions that some live worker executes."""
+    return {
+        graph
+        for worker in await engine.store.find_workers()
+        if not is_silent(engine, worker)
+        for graph in worker.graphs
+    }
+
+
+def is_due(engine: Environment, row: RunRow) -> bool:
+    """Return whether any worker of its graph may take the run up now."""
+    return (
+        not row.status.is_final
+        and row.ready_at_us is not None
+        and row.ready_at_us <= engine.now_us()
+    )
+
+
 # -- commands --------------------------------------------------------------------------------------
 
 
 def command(*parts: str) -> str:
     """Return a `perdure` command as one would type it."""
     return shlex.join(["perdure", *parts])
+
+
+def worker_command(graph: str, version: int) -> str:
+    """Return the command that executes a graph version; its file is to be filled in."""
+    return f"{command('worker', 'FILE:GRAPH')}  # {graph} v{version}"
 
 
 def approve_command(ask_id: str, schema: dict[str, Any] | None) -> str:

@@ -21,7 +21,7 @@ def make_store(url: str, services: Services) -> Store:
         services: time, chance and identity, handed to the store.
 
     Raises:
-        SettingInvalid: the scheme is unknown; names the ones that are known.
+        SettingInvalid: it is no URL, or its scheme is unknown; names the ones that are known.
     """
     scheme, separator, _rest = url.partition("://")
     if separator and scheme in BUILT_IN:
@@ -34,9 +34,9 @@ def make_store(url: str, services: Services) -> Store:
     if separator and scheme in plug_ins:
         plug_in: Store = plug_ins[scheme].load()(url, services)
         return plug_in
-    known = ", ".join(sorted([*BUILT_IN, *plug_ins]))
-    msg = (
-        f"no store for {url!r}: the URL must start with one of {known} and '://'; "
-        "try 'sqlite:///perdure.db'"
-    )
+    known = ", ".join(f"{name}://" for name in sorted([*BUILT_IN, *plug_ins]))
+    if separator:
+        msg = f"{url!r}: no store has the scheme {scheme!r}; known: {known}"
+    else:
+        msg = f"{url!r} is no store URL; for a file of that name write 'sqlite:///{url}'"
     raise SettingInvalid(msg, url=url, known=known)
