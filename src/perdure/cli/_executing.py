@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import shlex
 import signal
 import sys
@@ -20,7 +21,7 @@ from perdure.cli._store import DEFAULT_URL, check_shared, creating, existing, wi
 from perdure.cli._targets import load_target
 from perdure.cli._text import clean, clock_time, plural, pretty_json
 from perdure.cli._worker_log import tell_of_ends, told_store
-from perdure.cli.limits import FOREGROUND_WAIT_S, SIGNAL_ECHO_S
+from perdure.cli.limits import FOREGROUND_WAIT_S, SIGNAL_ECHO_S, STUBBORN_S
 from perdure.engine import Run, Runtime, WorkerSettings
 from perdure.engine.limits import CONCURRENCY, DRAIN_WINDOW_S, HEARTBEAT_S, LEASE_TTL_S
 from perdure.engine.outlook import Outlook, Standing, outlook_of
@@ -408,3 +409,18 @@ async def _work(targets: list[str], url: str, settings: WorkerSettings) -> None:
         note(f"draining {plural(executing.held, 'run')} (a second signal stops at once)")
         await drain(runtime, interrupts)
     note("drained; every lease is released")
+    await _leave_stubborn()
+
+
+async def _leave_stubborn() -> None:
+    """End the process where nodes swallow their cancellation: waiting for them would be for ever.
+
+    Their leases are released and the store is closed, so nothing can be lost.
+    """
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    still = (await asyncio.wait(others, timeout=STUBBORN_S))[1] if others else set()
+    if still:
+        note(f"{plural(len(still), 'task')} did not end when cancelled; left behind")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

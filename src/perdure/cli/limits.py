@@ -14,3 +14,6 @@ STATUS_CHARS_MAX = 60
 
 SIGNAL_ECHO_S = 0.2
 """The same signal within so short a time is the same request to stop."""
+
+STUBBORN_S = 0.5
+"""How long a worker that has drained waits for tasks that were cancelled, before it just ends."""

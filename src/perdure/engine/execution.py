@@ -184,7 +184,7 @@ class Execution:
         message = (
             f"claimed {self.row.claims} times without finishing a step; its code may kill the "
             f"worker. Look at 'perdure show {self.row.run_id}', then: perdure resolve "
-            f"{self.row.run_id} --retry"
+            f"{self.row.run_id} --retry --by NAME"
         )
         self.stop_failure = Failure(type="AttemptsExhausted", message=message)
         self.stop(PARKED)

@@ -318,7 +318,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
             reason = "the node stopped waiting for it while it was under way"
             act.lose(Failure(type="Cancelled", message=reason, node=act.context.task.path), None)
         raise
-    except Exception as error:  # the supervisor of effects: classified and recorded
+    except Exception as error:  # noqa: BLE001  # the supervisor of effects: classified and recorded
         _classify(act, error)
         _raise_if_final(act, error)
         return False, None
@@ -386,6 +386,7 @@ def _diverge(act: Act, missing: list[str]) -> None:
         "again; nothing was sent. The code before the call must give the same arguments on every "
         "execution: use ctx.now(), ctx.random(), ctx.call for what varies. If it was changed, "
         "run what it was started with (a changed graph gets a new version=). Then: "
-        f"perdure resolve {act.run.row.run_id} --retry, or perdure cancel {act.run.row.run_id}"
+        f"perdure resolve {act.run.row.run_id} --retry --by NAME, or "
+        f"perdure cancel {act.run.row.run_id}"
     )
     act.run.park(ReplayDiverged(msg, run_id=act.run.row.run_id, node=path, effect=name))
