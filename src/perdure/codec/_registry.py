@@ -6,6 +6,7 @@ registered under; a process that has not registered the class can't build it and
 by `register_type`.
 """
 
+from contextlib import suppress
 from enum import Enum, Flag
 from typing import Any
 
@@ -122,10 +123,13 @@ class TypeRegistry:
     def flags(self, name: str, bits: int) -> Any:
         """Return a combination of members of a registered Flag."""
         cls = self._class(name)
-        if not issubclass(cls, Flag) or type(bits) is not int:
-            msg = f"stored flags {name}({bits!r}) do not exist any more"
-            raise DecodeFailed(msg, type=name)
-        return cls(bits)
+        if issubclass(cls, Flag) and type(bits) is int:
+            with suppress(ValueError):
+                found = cls(bits)
+                if found.value == bits:  # some versions of Python drop bits that have no name
+                    return found
+        msg = f"stored flags {name}({bits!r}) do not exist any more"
+        raise DecodeFailed(msg, type=name)
 
     def _class(self, name: str) -> type:
         cls = self._classes.get(name)

@@ -407,7 +407,7 @@ def test_members_that_are_gone_and_kinds_that_changed():
         evolved("enum to object", base=Word.A, cls=dataclass_with("text"))
     with pytest.raises(DecodeFailed, match="do not exist any more"):
         evolved("flags to enum", base=Right.READ, cls=enum.Enum("Other2", ["NEVER"]))
-    with pytest.raises(DecodeFailed, match="ValueError"):
+    with pytest.raises(DecodeFailed, match="do not exist any more"):
         evolved("fewer flags", base=Right.WRITE, cls=enum.Flag("Fewer", ["NEVER"]))
 
 
