@@ -286,6 +286,7 @@ def test_doctor_reports_a_killed_worker_and_what_it_freed(cli, orphan, options):
         (["run", f"{FLOWS}:refunds", "--input", '{"order_id": 7}'], 2, "field 'order_id'"),
         (["run", f"{FLOWS}:refunds", "--input", '{"ordr": "7"}'], 2, "ordr"),
         (["run", f"{FLOWS}:refunds", "--input", '{"order_id": NaN}'], 2, "is no JSON"),
+        (["run", f"{FLOWS}:refunds", "--input", "[" * 60_000], 2, "nested too deeply"),
         (["start", f"{FLOWS}:hello", "--store", "memory://"], 2, "memory store ends"),
         (["worker", f"{FLOWS}:hello", "--concurrency", "0"], 2, "--concurrency"),
     ],

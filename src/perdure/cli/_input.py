@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from perdure.codec.limits import DEPTH_MAX
 from perdure.core.plan import GraphPlan
 from perdure.errors import UpdateInvalid, UsageError
 
@@ -22,6 +23,9 @@ def parse_json(text: str, option: str) -> Any:
         source = _read(text[1:], option)
     try:
         return json.loads(source, parse_constant=_refuse)
+    except RecursionError as error:
+        msg = f"{option}: the JSON is nested too deeply; Perdure stores {DEPTH_MAX} levels"
+        raise UsageError(msg, option=option) from error
     except ValueError as error:
         hint = "" if text.startswith("@") else f"; a text needs quotes: {option} '\"...\"'"
         msg = f"{option}: {text!r} is no JSON: {error}{hint}"
