@@ -27,9 +27,11 @@ from perdure.errors import (
     UsageError,
 )
 from perdure.ids import RunId
+from perdure.model import RunStatus
 from perdure.store.sqlite import SqliteStore, _os_thread, _runs
 from perdure.store.sqlite._due import find_due
 from perdure.store.sqlite._schema import APPLICATION_ID, SCHEMA_VERSION
+from perdure.store.sqlite.limits import UNREADABLE_PAUSE_US
 from perdure.testing import _store_kit as kit
 
 
@@ -266,6 +268,24 @@ async def test_backlog_keeps_the_order_of_claims(path: Path):
             ]
             assert both[0] == both[1]
             assert len(both[0]) == min(limit, len(both[0])) > 0
+
+
+async def test_claim_passes_over_a_run_whose_row_is_damaged(path: Path):
+    async with opened(path) as store:
+        await store.start([kit.new_run(name) for name in ("a", "b", "c")])
+    make_database(path, "UPDATE perdure_runs SET failure = x'c1' WHERE run_id = 'r_b'")
+    async with opened(path) as store:
+        claimed = await kit.claimed(store)
+        assert [row.run_id for row in claimed] == ["r_a", "r_c"]
+        with pytest.raises(StoreCorrupt, match="run row of 'r_b' can't be read"):
+            await kit.the_run(store, "r_b")
+    make_database(path, "UPDATE perdure_runs SET failure = NULL WHERE run_id = 'r_b'")  # restored
+    async with opened(path) as store:
+        assert "r_b" not in [row.run_id for row in await kit.claimed(store)]
+        kept = await kit.the_run(store, "r_b")
+        assert (kept.token, kept.status, kept.holder) == (0, RunStatus.PENDING, None)
+        later = await kit.claimed(store, now_us=kit.T0 + 100 + UNREADABLE_PAUSE_US)
+        assert "r_b" in [row.run_id for row in later]
 
 
 async def test_silent_transaction_is_rolled_back(path: Path, monkeypatch):

@@ -185,7 +185,8 @@ class Store(Protocol):
     ) -> list[RunRow]:
         """Take up to `limit` claimable runs of these graphs (name, version); rows after the claim.
 
-        Order: priority (higher first); within one, tenants in turn, each by `ready_at_us`.
+        Order: priority (higher first); within one, tenants in turn, each by `ready_at_us`. A run
+        whose row can't be read is logged and passed over for a while: it must not hold up others.
         Durability: the new tokens, when it returns.
         """
 

@@ -68,9 +68,11 @@ def _readable(build: Callable[..., Read]) -> Callable[..., Read]:
         try:
             return build(*args)
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            what = build.__name__.removesuffix("_row").removesuffix("_of")
+            whose = args[0] if len(args) > 1 else args[0][:2] if what == "thread" else args[0][0]
             msg = (
-                f"a row of the store can't be read as a {build.__name__.removesuffix('_row')}: "
-                f"{error}; nothing was changed. Restore the store from a backup"
+                f"the store's {what} row of {whose!r} can't be read: {error}; nothing was changed. "
+                "Restore the store from a backup"
             )
             raise StoreCorrupt(msg) from error
 

@@ -1,11 +1,13 @@
 """Starting, claiming and renewing runs: functions over an open write transaction."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import apsw
 import msgspec
 
+from perdure.errors import StoreCorrupt
 from perdure.ids import RunId, TenantId, ThreadId, WorkerId
 from perdure.model import Mail, MailKind, NewRun, OnBusy, RunRow, RunStatus, Started, WorkerRow
 from perdure.store import _rules as rules
@@ -18,7 +20,9 @@ from perdure.store.sqlite._rows import (
     run_row,
     worker_params,
 )
-from perdure.store.sqlite.limits import WORKER_FORGOTTEN_US
+from perdure.store.sqlite.limits import UNREADABLE_PAUSE_US, WORKER_FORGOTTEN_US
+
+log = logging.getLogger("perdure")
 
 _INSERT_RUN = (
     f"INSERT INTO perdure_runs ({RUN_COLUMNS}) "
@@ -33,6 +37,7 @@ UPDATE perdure_runs
 SET status = 'running', token = token + 1, claims = claims + 1, holder = ?, ready_at_us = ?, waits =
 NULL WHERE run_no = ? RETURNING {RUN_COLUMNS}
 """
+_POSTPONE = "UPDATE perdure_runs SET ready_at_us = ? WHERE run_no = ?"
 _RENEW = """
 UPDATE perdure_runs SET ready_at_us = max(ready_at_us, :until)
 WHERE holder = :worker AND status = 'running' AND (run_id, token) IN
@@ -143,9 +148,20 @@ def claim(
     lease_until_us: int,
     limit: int,
 ) -> list[RunRow]:
-    """Take up to `limit` due runs of these graphs (JSON)."""
-    found = find_due(db, graphs, now_us=now_us, limit=limit)
-    return [run_row(_one(db, _CLAIM, (worker_id, lease_until_us, run_no))) for run_no in found]
+    """Take up to `limit` due runs of these graphs (JSON).
+
+    A run whose row is damaged is passed over for a while, unchanged but for the time it is due:
+    it would hold up every other run.
+    """
+    claimed: list[RunRow] = []
+    for run_no in find_due(db, graphs, now_us=now_us, limit=limit):
+        try:
+            with db:  # a savepoint
+                claimed.append(run_row(_one(db, _CLAIM, (worker_id, lease_until_us, run_no))))
+        except StoreCorrupt as error:
+            log.error("a run is passed over for a minute: %s", error)  # noqa: TRY400  # a state of the data, no fault of the code
+            db.execute(_POSTPONE, (now_us + UNREADABLE_PAUSE_US, run_no))
+    return claimed
 
 
 def renew(

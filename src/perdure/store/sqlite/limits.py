@@ -16,6 +16,9 @@ CLAIM_WINDOW = 2048
 """Due runs that one claim looks at one by one; more are a backlog, looked at by the heads of its
 lines."""
 
+UNREADABLE_PAUSE_US = 60 * 1_000_000
+"""How long claims pass over a run whose row is damaged, so that it doesn't hold up the others."""
+
 POLL_S = 0.015
 """How often other processes' writes are looked for, while somebody waits."""
 
