@@ -21,11 +21,12 @@ from perdure import (
     Retry,
     RunCancelled,
     RunFailed,
+    Runtime,
     WorkerSettings,
     append,
     effect,
 )
-from perdure.errors import SettingInvalid, StoreUnavailable
+from perdure.errors import SettingInvalid, StoreUnavailable, UsageError
 
 FAST = Retry(max_attempts=4, base_s=0.01, cap_s=0.02)
 
@@ -312,3 +313,17 @@ async def test_an_effect_error_of_the_late_call_is_known(open_runtime):
 
     runtime = await open_runtime(one_node(body))
     assert (await (await runtime.start("hostile", {})).result(timeout=10)).results == ["known"]
+
+
+async def test_a_runtime_is_entered_once(tmp_path):
+    runtime = Runtime.open(
+        f"sqlite:///{tmp_path / 'once.db'}", [one_node(lambda ctx: ctx.sleep(0))]
+    )
+    async with runtime:
+        with pytest.raises(UsageError, match="entered once"):
+            async with runtime:
+                pass
+        await (await runtime.start("hostile", {})).result(timeout=10)  # it still works
+    with pytest.raises(UsageError, match="entered once"):
+        async with runtime:
+            pass

@@ -127,6 +127,7 @@ class Runtime:
         self.engine = engine
         self.worker = worker
         self._is_open = False
+        self._is_entered = False
 
     @classmethod
     def open(
@@ -159,8 +160,16 @@ class Runtime:
         return cls(engine, Worker(engine, settings) if worker else None)
 
     async def __aenter__(self) -> Self:
-        """Open the store and start the worker."""
+        """Open the store and start the worker.
+
+        Raises:
+            UsageError: it was entered before.
+        """
+        if self._is_entered:
+            msg = "a Runtime is entered once; open another one with Runtime.open(...)"
+            raise UsageError(msg)
         await self.engine.store.open()
+        self._is_entered = True  # a store that could not be opened may be tried again
         self._is_open = True
         self.engine.queue.start()
         self.engine.on_ended = self._on_ended
