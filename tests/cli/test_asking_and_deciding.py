@@ -31,7 +31,7 @@ NOBODY = "r_00000000000000000000000000"
 def test_reading_creates_no_store(inside, cli, arguments):
     done = inside(*arguments)
     assert done.code == 30
-    assert "there is no store at 'perdure.db'" in done.err
+    assert f"there is no store at '{cli.folder / 'perdure.db'}'" in done.err
     assert "create it" in done.err
     assert list(cli.folder.iterdir()) == []
 
@@ -73,9 +73,13 @@ def test_mistakes_exit_with_the_code_of_the_catalogue(inside, arguments, code):
 @pytest.mark.parametrize(
     ("url", "code", "says"),
     [
-        ("sqlite:///no/x.db", 30, "folder no does not exist, and nothing was written: mkdir -p no"),
-        ("sqlite:///folder", 30, "folder is a folder; name a file in it"),
-        ("sqlite:///file/x.db", 30, "file is a file, so file/x.db can't be in it"),
+        (
+            "sqlite:///no/x.db",
+            30,
+            "folder {here}/no does not exist, and nothing was written: mkdir -p ",
+        ),
+        ("sqlite:///folder", 30, "{here}/folder is a folder; name a file in it"),
+        ("sqlite:///file/x.db", 30, "{here}/file is a file, so {here}/file/x.db can't be in it"),
         ("redis://x", 2, "no store has the scheme 'redis'; known: memory://, sqlite://"),
         ("x.db", 2, "'x.db' is no store URL; for a file of that name write 'sqlite:///x.db'"),
     ],
@@ -84,6 +88,7 @@ def test_store_that_cannot_be_opened_says_why(inside, cli, url, code, says):
     (cli.folder / "folder").mkdir()
     (cli.folder / "file").touch()
     done = inside("start", f"{FLOWS}:hello", "--input", '"ada"', "--store", url)
+    says = says.format(here=cli.folder)
     assert (done.code, says in done.err) == (code, True), done.err
 
 

@@ -357,3 +357,20 @@ async def test_own_commits_do_not_move_the_data_version_of_the_writer(path: Path
         assert await store._peek_data_version() == first
         await kit.started(other, "b")
         assert await store._peek_data_version() != first
+
+
+async def test_relative_url_is_of_the_directory_it_was_opened_in(tmp_path: Path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = SqliteStore("sqlite:///near.db", system_services())
+    await store.open()
+    try:
+        monkeypatch.chdir(elsewhere)
+        row = await kit.taken(store, "a")
+        assert await kit.the_run(store, row.run_id) == row
+        await store.register_worker(kit.worker())
+    finally:
+        await store.close()
+    assert (tmp_path / "near.db").exists()
+    assert list(elsewhere.iterdir()) == []

@@ -13,7 +13,7 @@ class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one SQLite store.
 
     Attributes:
-        path: the database file.
+        path: the database file, absolute.
         busy_timeout_s: how long a write waits for another process before `StoreLocked`.
         max_pages: quota in database pages of 4 KiB; writes beyond it are `StoreFull`. None: none.
         flush_delay_ms: sleep after each commit, to stand for a slow disk in benchmarks.
@@ -41,7 +41,7 @@ def parse_url(url: str) -> SqliteOptions:
         raise SettingInvalid(msg, url=url)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     options = SqliteOptions(
-        path=Path(name),
+        path=Path(name).absolute(),  # the process may change its directory
         busy_timeout_s=_number(url, given.pop("busy_timeout_s", None), BUSY_TIMEOUT_S),
         max_pages=_pages(url, given.pop("max_pages", None)),
         flush_delay_ms=_number(url, given.pop("flush_delay_ms", None), 0.0),
