@@ -47,7 +47,7 @@ test-all: $(READY) ## Run all tests, the slow ones too
 test-fault: $(READY) ## Run the tests that kill real processes
 	@$(PYTEST) -n 2 -m fault $(TESTS)
 
-sweep: $(READY) ## Kill a process at every crash point and compare (about twenty minutes)
+sweep: $(READY) ## Kill a process at every crash point and compare (about half an hour)
 	@$(BIN)/python -m tests.fault.sweep --full
 
 soak: $(READY) ## Execute 200 runs on 3 workers while 50 of them are killed (SEED=number for another course)
