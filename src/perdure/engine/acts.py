@@ -342,16 +342,20 @@ async def wait_until_due(act: Act) -> None:
     """Wait durably until the next try is due."""
     due_us = act.call.due_us if act.call is not None else None
     if due_us is not None and due_us > act.run.now_us():
-        attempt = act.attempt
-        note = f"attempt {attempt + 1} of effect {act.effect.name}"
-        wait = Wait(
-            kind=WaitKind.TIMER,
-            subject=act.effect_id,
-            node=act.context.task.path,
-            due_us=due_us,
-            note=note,
-        )
-        await act.run.wait(act.context, wait)
+        note = f"attempt {act.attempt + 1} of effect {act.effect.name}"
+        await wait_until(act, due_us, note)
+
+
+async def wait_until(act: Act, due_us: int, note: str) -> None:
+    """Wait durably until a time."""
+    wait = Wait(
+        kind=WaitKind.TIMER,
+        subject=act.effect_id,
+        node=act.context.task.path,
+        due_us=due_us,
+        note=note,
+    )
+    await act.run.wait(act.context, wait)
 
 
 async def dispatch(act: Act) -> Any:

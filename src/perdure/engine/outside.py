@@ -20,6 +20,7 @@ from perdure.engine.acts import (
     failure_of,
     retry_after_of,
     retry_due,
+    wait_until,
     wait_until_due,
 )
 from perdure.engine.limits import (
@@ -153,16 +154,8 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
                 f"run {first.run_id!r}"
             )
             raise EffectFailed(msg, key=act.business_key, run_id=first.run_id)
-        due_us = act.run.now_us() + 1_000_000
         note = f"effect {first.effect_id} of run {first.run_id} with the same business key"
-        wait = Wait(
-            kind=WaitKind.TIMER,
-            subject=act.effect_id,
-            node=act.context.task.path,
-            due_us=due_us,
-            note=note,
-        )
-        await act.run.wait(act.context, wait)
+        await wait_until(act, act.run.now_us() + 1_000_000, note)
 
 
 def _recover(act: Act) -> None:
