@@ -5,13 +5,11 @@ Size: one short test per rule of the ledger, in the order in which they are met.
 
 import asyncio
 import threading
-from dataclasses import dataclass, field
-from typing import Annotated
+from functools import partial
 
 import pytest
 
 from perdure import (
-    END,
     START,
     Absent,
     Context,
@@ -25,29 +23,16 @@ from perdure import (
     RunCancelled,
     RunFailed,
     Unknown,
-    append,
     effect,
 )
 from perdure.errors import AlreadyDecided
+from tests.engine.one_node import State
+from tests.engine.one_node import one_node as one_node_of
 
 FAST = Retry(max_attempts=3, base_s=0.001, cap_s=0.002)
 
 
-@dataclass
-class State:
-    results: Annotated[list[str], append] = field(default_factory=list)
-
-
-def one_node(function, name="effects", **options):
-    graph = Graph(State, name=name, **options)
-
-    @graph.node
-    async def act(state: State, ctx: Context) -> dict:
-        return {"results": [str(await function(ctx))]}
-
-    graph.edge(START, act)
-    graph.edge(act, END)
-    return graph
+one_node = partial(one_node_of, name="effects")
 
 
 async def finish(open_runtime, function, **options):

@@ -4,12 +4,12 @@ import asyncio
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
 import pytest
 
 from perdure import (
-    END,
     START,
     Absent,
     Context,
@@ -27,25 +27,13 @@ from perdure import (
     effect,
 )
 from perdure.errors import SettingInvalid, StoreUnavailable, UsageError
+from tests.engine.one_node import State
+from tests.engine.one_node import one_node as one_node_of
 
 FAST = Retry(max_attempts=4, base_s=0.01, cap_s=0.02)
 
 
-@dataclass
-class State:
-    results: Annotated[list[str], append] = field(default_factory=list)
-
-
-def one_node(function, name="hostile"):
-    graph = Graph(State, name=name)
-
-    @graph.node
-    async def act(state: State, ctx: Context) -> dict:
-        return {"results": [str(await function(ctx))]}
-
-    graph.edge(START, act)
-    graph.edge(act, END)
-    return graph
+one_node = partial(one_node_of, name="hostile")
 
 
 async def test_a_plain_effect_that_outlives_its_timeout_is_not_sent_again(open_runtime):

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
 
 from perdure import (
-    END,
     START,
     Absent,
     Context,
@@ -25,6 +25,7 @@ from perdure import (
     effect,
 )
 from perdure.sandbox import DirectorySandboxes
+from tests.engine.one_node import one_node as one_node_of
 
 FAST = Retry(max_attempts=3, base_s=0.001, cap_s=0.002)
 
@@ -35,16 +36,7 @@ class State:
     note: str = ""
 
 
-def one_node(function, name="rules"):
-    graph = Graph(State, name=name)
-
-    @graph.node
-    async def act(state: State, ctx: Context) -> dict:
-        return {"results": [str(await function(ctx))]}
-
-    graph.edge(START, act)
-    graph.edge(act, END)
-    return graph
+one_node = partial(one_node_of, name="rules", state_type=State)
 
 
 async def decided_until_end(runtime, run, happened):

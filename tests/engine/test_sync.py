@@ -1,30 +1,16 @@
 """The synchronous door: the same names, results and errors."""
 
 import threading
-from dataclasses import dataclass, field
-from typing import Annotated
+from functools import partial
 
 import pytest
 
 import perdure
-from perdure import START, Context, Graph, RunFailed, append, sync
+from perdure import Context, RunFailed, sync
 from perdure.errors import NotFound, UsageError
+from tests.engine.one_node import one_node as one_node_of
 
-
-@dataclass
-class State:
-    results: Annotated[list[str], append] = field(default_factory=list)
-
-
-def one_node(function):
-    graph = Graph(State, name="waits")
-
-    @graph.node
-    async def act(state: State, ctx: Context) -> dict:
-        return {"results": [str(await function(ctx))]}
-
-    graph.edge(START, act)
-    return graph
+one_node = partial(one_node_of, name="waits")
 
 
 def test_runs_start_wait_and_end(tmp_path):

@@ -2,37 +2,19 @@
 
 import datetime as dt
 import itertools
-from dataclasses import dataclass, field
-from typing import Annotated
+from functools import partial
 
 from perdure import (
-    START,
     AskExpired,
-    Context,
-    Graph,
     Retry,
     Runtime,
     WorkerSettings,
-    append,
     effect,
 )
 from perdure.testing import virtual_services
+from tests.engine.one_node import one_node as one_node_of
 
-
-@dataclass
-class State:
-    results: Annotated[list[str], append] = field(default_factory=list)
-
-
-def one_node(function, name="virtual"):
-    graph = Graph(State, name=name)
-
-    @graph.node
-    async def act(state: State, ctx: Context) -> dict:
-        return {"results": [str(await function(ctx))]}
-
-    graph.edge(START, act)
-    return graph
+one_node = partial(one_node_of, name="virtual")
 
 
 async def test_a_sleep_of_years_takes_no_time():

@@ -2,14 +2,13 @@
 
 import asyncio
 import datetime as dt
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass
+from functools import partial
 
 import pydantic
 import pytest
 
 from perdure import (
-    END,
     START,
     AlreadyAnswered,
     AskExpired,
@@ -19,27 +18,13 @@ from perdure import (
     ReceiveTimedOut,
     RunCancelled,
     RunFailed,
-    append,
     effect,
 )
 from perdure.errors import NotFound, RunFinal, StartKeyReused, ThreadBusy, UsageError
+from tests.engine.one_node import State
+from tests.engine.one_node import one_node as one_node_of
 
-
-@dataclass
-class State:
-    results: Annotated[list[str], append] = field(default_factory=list)
-
-
-def one_node(function, name="waits"):
-    graph = Graph(State, name=name)
-
-    @graph.node
-    async def act(state: State, ctx: Context) -> dict:
-        return {"results": [str(await function(ctx))]}
-
-    graph.edge(START, act)
-    graph.edge(act, END)
-    return graph
+one_node = partial(one_node_of, name="waits")
 
 
 async def until(run, status):
