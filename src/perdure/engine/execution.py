@@ -302,6 +302,11 @@ class Execution:
         """Read new messages and hand them to who waits for them."""
         await self.waits.take_mail()
 
+    @property
+    def mail_seen(self) -> int:
+        """Id of the newest message that was taken in; 0: none yet."""
+        return self.waits.mail_seen
+
     def deliver(self, mail: Mail) -> None:
         """Take one message in. Idempotent by its id."""
         self.waits.deliver(mail)

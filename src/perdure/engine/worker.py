@@ -93,7 +93,6 @@ class Worker:
         self._held: dict[RunId, tuple[RunRow, Execution, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
-        self._mail_after = 0
         self._beats = 0
         self._warned: set[tuple[str, int]] = set()
         self._lost: dict[tuple[str, int], PerdureError] = {}
@@ -310,13 +309,16 @@ class Worker:
         store = self._engine.store
         mark = store.change_mark()
         if self._held:
-            for mail in await store.read_held_mail(self.worker_id, after=self._mail_after):
+            seen = {
+                run_id: execution.mail_seen
+                for run_id, (_row, execution, _task) in self._held.items()
+            }
+            for mail in await store.read_held_mail(self.worker_id, seen=seen):
                 entry = self._held.get(mail.run_id)
                 if entry is not None and not entry[1].accepts_mail:
                     # It is being loaded and reads its mail itself: look again right after.
                     await self._engine.services.clock.sleep(MAIL_RETRY_S)
                     return
-                self._mail_after = max(self._mail_after, mail.mail_id)
                 if entry is not None:
                     entry[1].deliver(mail)
         await store.wait_for_change(self._settings.heartbeat_s, since=mark)

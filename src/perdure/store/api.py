@@ -22,7 +22,7 @@ Rules, for every implementation (the conformance suite in `perdure.testing` chec
   write means: nothing was written.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -292,8 +292,12 @@ class Store(Protocol):
     async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
         """Return the run's unread messages with an id above `after`, in order of arrival."""
 
-    async def read_held_mail(self, worker_id: WorkerId, *, after: int) -> list[Mail]:
-        """Return the unread messages above `after` to the runs that the worker holds, by id."""
+    async def read_held_mail(self, worker_id: WorkerId, *, seen: Mapping[RunId, int]) -> list[Mail]:
+        """Return unread messages to runs that the worker holds, by id.
+
+        `seen`: for each run that is asked about the highest mail id that was read before. A mark
+        for each run, as ids rise in the order of arrival within a run, but not across runs.
+        """
         ...
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:

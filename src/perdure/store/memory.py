@@ -10,7 +10,7 @@ offered.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -301,15 +301,17 @@ class MemoryStore:
         self._check_open()
         return [mail for mail in self._tables.mail.get(run_id, ()) if mail.mail_id > after]
 
-    async def read_held_mail(self, worker_id: WorkerId, *, after: int) -> list[Mail]:
-        """Return the unread messages above `after` to the runs that the worker holds, by id."""
+    async def read_held_mail(self, worker_id: WorkerId, *, seen: Mapping[RunId, int]) -> list[Mail]:
+        """Return unread messages to runs that the worker holds; see `Store.read_held_mail`."""
         self._check_open()
         runs = self._tables.runs
         held = [
             mail
-            for run_id, messages in self._tables.mail.items()
-            if runs[run_id].holder == worker_id and runs[run_id].status is RunStatus.RUNNING
-            for mail in messages
+            for run_id, after in seen.items()
+            if run_id in runs
+            and runs[run_id].holder == worker_id
+            and runs[run_id].status is RunStatus.RUNNING
+            for mail in self._tables.mail.get(run_id, ())
             if mail.mail_id > after
         ]
         return sorted(held, key=lambda mail: mail.mail_id)

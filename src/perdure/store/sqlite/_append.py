@@ -31,8 +31,8 @@ from perdure.model import (
     ThreadBased,
 )
 from perdure.store import _rules as rules
+from perdure.store._rows import Row, waits_of, wire_of, wire_of_waits
 from perdure.store.sqlite import _mail, _runs
-from perdure.store.sqlite._rows import Row, waits_of, wire_of, wire_of_waits
 
 _FENCE = (
     "UPDATE perdure_runs SET last_seq = ? WHERE run_id = ? AND token = ? AND last_seq = ? "

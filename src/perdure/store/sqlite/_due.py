@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import apsw
 
-from perdure.store.sqlite._rows import Row
+from perdure.store._rows import Row
 from perdure.store.sqlite.limits import CLAIM_WINDOW
 
 _GRAPHS = "(graph, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:graphs))"

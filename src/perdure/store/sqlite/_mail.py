@@ -8,19 +8,9 @@ import msgspec
 from perdure.ids import AskId, EffectId
 from perdure.model import AskRow, Mail, MailKind, RunRow, RunStatus
 from perdure.store import _rules as rules
+from perdure.store._rows import RUN_COLUMNS, Row, ask_row, effect_row, run_row, waits_of
 from perdure.store.api import Answered, Decided
-from perdure.store.sqlite._rows import (
-    ASK_COLUMNS,
-    ASKS_FROM,
-    EFFECT_COLUMNS,
-    EFFECTS_FROM,
-    RUN_COLUMNS,
-    Row,
-    ask_row,
-    effect_row,
-    run_row,
-    waits_of,
-)
+from perdure.store.sqlite._columns import ASK_COLUMNS, ASKS_FROM, EFFECT_COLUMNS, EFFECTS_FROM
 
 _TARGET = "SELECT run_no, status, waits, ready_at_us FROM perdure_runs WHERE run_id = ?"
 _INSERT_MAIL = (

@@ -1,20 +1,16 @@
 """Reads: functions over the read connection, one statement each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 import apsw
+import msgspec
 
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import AskRow, EffectRow, FrameRow, Mail, RunRow, ThreadRow, WorkerRow
 from perdure.store import _rules as rules
-from perdure.store.api import AskQuery, EffectQuery, RunQuery
-from perdure.store.sqlite._rows import (
-    ASK_COLUMNS,
-    ASKS_FROM,
-    EFFECT_COLUMNS,
-    EFFECTS_FROM,
+from perdure.store._rows import (
     RUN_COLUMNS,
     THREAD_COLUMNS,
     WORKER_COLUMNS,
@@ -27,6 +23,8 @@ from perdure.store.sqlite._rows import (
     thread_row,
     worker_row,
 )
+from perdure.store.api import AskQuery, EffectQuery, RunQuery
+from perdure.store.sqlite._columns import ASK_COLUMNS, ASKS_FROM, EFFECT_COLUMNS, EFFECTS_FROM
 
 _NEXT_READY = """
 SELECT ready_at_us FROM perdure_runs
@@ -133,14 +131,18 @@ def read_mail(db: apsw.Connection, run_id: RunId, after: int) -> list[Mail]:
 
 _HELD_MAIL = (
     "SELECT r.run_id, m.mail_id, m.kind, m.subject, m.body_wire, m.sender, m.at_us "
-    "FROM perdure_mail m JOIN perdure_runs r USING (run_no) "
-    "WHERE m.mail_id > ? AND r.holder = ? AND r.status = 'running' ORDER BY m.mail_id"
+    "FROM json_each(:seen) s JOIN perdure_runs r ON r.run_id = s.key "
+    "JOIN perdure_mail m ON m.run_no = r.run_no AND m.mail_id > s.value "
+    "WHERE r.holder = :worker AND r.status = 'running' ORDER BY m.mail_id"
 )
 
 
-def read_held_mail(db: apsw.Connection, worker_id: WorkerId, after: int) -> list[Mail]:
-    """Return the unread messages above `after` to the runs that the worker holds, by id."""
-    rows = db.execute(_HELD_MAIL, (after, worker_id)).fetchall()
+def read_held_mail(
+    db: apsw.Connection, worker_id: WorkerId, seen: Mapping[RunId, int]
+) -> list[Mail]:
+    """Return the unread messages above its mark to each run that the worker holds, by id."""
+    params = {"seen": msgspec.json.encode(dict(seen)).decode(), "worker": worker_id}
+    rows = db.execute(_HELD_MAIL, params).fetchall()
     return [mail_of(row[0], row[1:]) for row in rows]
 
 

@@ -11,15 +11,9 @@ from perdure.errors import StoreCorrupt
 from perdure.ids import RunId, TenantId, ThreadId, WorkerId
 from perdure.model import Mail, MailKind, NewRun, OnBusy, RunRow, RunStatus, Started, WorkerRow
 from perdure.store import _rules as rules
+from perdure.store._rows import RUN_COLUMNS, WORKER_COLUMNS, run_params, run_row, worker_params
 from perdure.store.sqlite import _mail
 from perdure.store.sqlite._due import find_due
-from perdure.store.sqlite._rows import (
-    RUN_COLUMNS,
-    WORKER_COLUMNS,
-    run_params,
-    run_row,
-    worker_params,
-)
 from perdure.store.sqlite.limits import UNREADABLE_PAUSE_US, WORKER_FORGOTTEN_US
 
 log = logging.getLogger("perdure")

@@ -6,7 +6,7 @@ What the functions do is in the modules named after it; nothing here touches the
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -425,10 +425,10 @@ class SqliteStore:
         """Return the run's unread messages with an id above `after`, in order of arrival."""
         return await self._read("mail", lambda db: _queries.read_mail(db, run_id, after))
 
-    async def read_held_mail(self, worker_id: WorkerId, *, after: int) -> list[Mail]:
-        """Return the unread messages above `after` to the runs that the worker holds, by id."""
+    async def read_held_mail(self, worker_id: WorkerId, *, seen: Mapping[RunId, int]) -> list[Mail]:
+        """Return unread messages to runs that the worker holds; see `Store.read_held_mail`."""
         return await self._read(
-            "held_mail", lambda db: _queries.read_held_mail(db, worker_id, after)
+            "held_mail", lambda db: _queries.read_held_mail(db, worker_id, seen)
         )
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:

@@ -1,4 +1,4 @@
-"""Rows of the tables as the model's rows, and back."""
+"""Rows of SQL tables as the model's rows, and back: what the SQL backends share."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -34,19 +34,6 @@ _decode_graphs = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
 
 RUN_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(RunRow))
 """The columns of a run in the order of `RunRow`."""
-
-EFFECT_COLUMNS = (
-    "e.effect_id, r.run_id, e.tenant, r.thread, e.node, e.name, e.kind, e.state, e.key, "
-    "e.business_key, e.args_digest, e.request_wire, e.result_wire, e.attempt, e.failure, "
-    "e.intended_at_us, e.changed_at_us, e.decision, e.decided_by"
-)
-EFFECTS_FROM = "perdure_effects AS e JOIN perdure_runs AS r ON r.run_no = e.run_no"
-
-ASK_COLUMNS = (
-    "a.ask_id, r.run_id, a.tenant, r.thread, a.node, a.question, a.schema, a.state, a.asked_at_us, "
-    "a.expires_at_us, a.value_wire, a.answered_by, a.answered_at_us"
-)
-ASKS_FROM = "perdure_asks AS a JOIN perdure_runs AS r ON r.run_no = a.run_no"
 
 THREAD_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(ThreadRow))
 WORKER_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(WorkerRow))
