@@ -93,6 +93,9 @@ NEXT: dict[type[PerdureError], str] = {
     ),
     errors.StoreError: "Read the driver's text in the message; `perdure doctor` checks the store.",
     errors.StoreUnavailable: "Create or mend the path that is named, or name another store.",
+    errors.CommitUncertain: (
+        "Repeat the call with the same arguments: what was written already is not written again."
+    ),
     errors.StoreLocked: "Try again; if it stays, find who holds it: `fuser FILE`.",
     errors.StoreReadOnly: "Give this user write permission for the file and its folder.",
     errors.StoreFull: "Free space on the disk (or raise the quota) and try again.",

@@ -30,7 +30,7 @@ from perdure.ids import RunId
 from perdure.model import RunStatus
 from perdure.store.sqlite import SqliteStore, _os_thread, _runs
 from perdure.store.sqlite._due import find_due
-from perdure.store.sqlite._schema import APPLICATION_ID, SCHEMA_VERSION
+from perdure.store.sqlite._schema import _VERSION_1, APPLICATION_ID, SCHEMA_VERSION
 from perdure.store.sqlite.limits import UNREADABLE_PAUSE_US
 from perdure.testing import _store_kit as kit
 
@@ -374,3 +374,25 @@ async def test_relative_url_is_of_the_directory_it_was_opened_in(tmp_path: Path,
         await store.close()
     assert (tmp_path / "near.db").exists()
     assert list(elsewhere.iterdir()) == []
+
+
+async def test_file_of_schema_version_1_is_upgraded_with_its_data(path: Path):
+    make_database(path, _VERSION_1, "PRAGMA user_version = 1", OF_VERSION_1)
+    make_database(path, f"PRAGMA application_id = {APPLICATION_ID}")
+    async with opened(path) as store:
+        [mail] = await store.read_mail(RunId("r_a"))
+        assert (mail.subject, mail.sender, mail.post_id) == ("topic", "ann", "")
+        repeated = kit.signal_to(RunId("r_a"), post_id="p_1")
+        for _ in range(2):
+            await store.post(repeated)
+        assert len(await store.read_mail(RunId("r_a"))) == 2
+    db = apsw.Connection(str(path))
+    assert db.pragma("user_version") == SCHEMA_VERSION
+
+
+OF_VERSION_1 = (
+    "INSERT INTO perdure_runs (run_no, run_id, tenant, thread, ordinal, graph, version, status, "
+    "token, priority, claims, last_seq, base_checkpoint, checkpoint, input_digest, created_at_us) "
+    "VALUES (1, 'r_a', 'default', 'x', 1, 'g', 1, 'waiting', 1, 0, 0, 1, 0, 0, '', 0);"
+    "INSERT INTO perdure_mail VALUES (1, 1, 'signal', 'topic', x'c0', 'ann', 7)"
+)

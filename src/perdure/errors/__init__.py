@@ -29,6 +29,7 @@ now, whether trying again can help, and the next command. The tree:
     +-- ReplayDiverged            a node asked for something else than its record says
     +-- StoreError                the store can't serve
     |   +-- StoreUnavailable  StoreLocked  StoreReadOnly  StoreFull
+    |   +-- CommitUncertain       the answer of a write was lost; call again with the same arguments
     |   +-- StoreForeign          not a Perdure store
     |   +-- StoreSchemaNewer      written by a newer Perdure
     |   +-- StoreCorrupt          what was read is not what was written
@@ -47,6 +48,7 @@ from perdure.errors._tree import (
     AlreadyDecided,
     AskExpired,
     ChildFailed,
+    CommitUncertain,
     Conflict,
     DecodeFailed,
     EffectFailed,
@@ -94,6 +96,7 @@ __all__ = [
     "AskExpired",
     "CatalogueEntry",
     "ChildFailed",
+    "CommitUncertain",
     "Conflict",
     "DecodeFailed",
     "EffectFailed",

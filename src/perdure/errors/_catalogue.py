@@ -72,6 +72,7 @@ CATALOGUE: dict[type[tree.PerdureError], CatalogueEntry] = {
     tree.StoreForeign: _entry("PD605", 500, 34, 0),
     tree.StoreSchemaNewer: _entry("PD606", 500, 35, 0),
     tree.StoreCorrupt: _entry("PD607", 500, 36, 0),
+    tree.CommitUncertain: _entry("PD608", 503, 38, 1),
     tree.DecodeFailed: _entry("PD700", 500, 37, 0),
     tree.TypeUnknown: _entry("PD701", 500, 37, 0),
     tree.InvariantBroken: _entry("PD900", 500, 70, 0),

@@ -177,7 +177,14 @@ class StoreError(PerdureError):
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached or opened."""
+    """The store cannot be reached or opened; nothing was written."""
+
+
+class CommitUncertain(StoreError):
+    """The answer of a write was lost: it may or may not be written.
+
+    Calling again with the same arguments is safe: a store recognises what it has written.
+    """
 
 
 class StoreLocked(StoreError):

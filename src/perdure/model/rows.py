@@ -213,6 +213,8 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True):
         subject: topic of a signal, ask id of an answer, effect id of a decision, child run id.
         body_wire: encoded value.
         sender: who sent it, for the record.
+        post_id: identity of the posting: a second one with it to the same run is not stored. Empty:
+            each posting counts.
     """
 
     run_id: RunId
@@ -222,6 +224,7 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True):
     sender: str = ""
     at_us: int = 0
     mail_id: int = 0
+    post_id: str = ""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ class Tables:
         self.numbers: dict[RunId, int] = {}
         self.frames: dict[RunId, tuple[FrameRow, ...]] = {}
         self.mail: dict[RunId, tuple[Mail, ...]] = {}
+        self.posts: dict[tuple[RunId, str], int] = {}
         self.effects: dict[EffectId, EffectRow] = {}
         self.effect_keys: dict[tuple[TenantId, str], EffectId] = {}
         self.asks: dict[AskId, AskRow] = {}

@@ -1,6 +1,7 @@
 """What each write does to the rows of a memory store, inside a transaction of `Tables`."""
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -190,8 +191,10 @@ def forget_worker(tables: Tables, worker_id: WorkerId, now_us: int) -> None:
 def deliver(tables: Tables, mail: Mail) -> RunRow | None:
     """Store the message and wake its run; a run that is unknown (None) or final gets nothing."""
     row = tables.runs.get(mail.run_id)
-    if row is None or row.status.is_final:
+    if row is None or row.status.is_final or is_posted(tables, mail):
         return row
+    if mail.post_id:
+        _remember(tables, mail)
     stored = replace(mail, mail_id=tables.next_mail_id())
     tables.put(tables.mail, row.run_id, (*tables.mail.get(row.run_id, ()), stored))
     if rules.mail_wakes(mail.kind, row.status, row.waits):
@@ -200,8 +203,27 @@ def deliver(tables: Tables, mail: Mail) -> RunRow | None:
     return row
 
 
+def is_posted(tables: Tables, mail: Mail) -> bool:
+    """Return whether this posting was stored before."""
+    if not mail.post_id:
+        return False
+    unread = tables.mail.get(mail.run_id, ())
+    is_remembered = (mail.run_id, mail.post_id) in tables.posts
+    return is_remembered or any(each.post_id == mail.post_id for each in unread)
+
+
+def _remember(tables: Tables, mail: Mail) -> None:
+    oldest = mail.at_us - rules.POST_KEPT_US
+    by_age = tables.posts.items()  # in the order of their arrival, near enough
+    for key, _at_us in list(takewhile(lambda item: item[1] < oldest, by_age)):
+        tables.drop(tables.posts, key)
+    tables.put(tables.posts, (mail.run_id, mail.post_id), mail.at_us)
+
+
 def post(tables: Tables, mail: Mail) -> RunRow:
     """Store a message for an unfinished run and wake it; return the run's row."""
+    if is_posted(tables, mail):
+        return tables.runs[mail.run_id]
     row = deliver(tables, mail)
     return rules.checked_target(mail.run_id, row)
 
@@ -210,7 +232,8 @@ def answer(tables: Tables, ask_id: AskId, *, value_wire: bytes, by: str, at_us: 
     """Answer an open ask once, post the answer to its run, wake it."""
     row = rules.found(tables.asks.get(ask_id), "ask", ask_id)
     if not rules.is_answerable(row, at_us):
-        return Answered(row=row, accepted=False)
+        is_own = rules.is_own_answer(row, value_wire=value_wire, by=by, at_us=at_us)
+        return Answered(row=row, accepted=is_own)
     answered = rules.answered(row, value_wire=value_wire, by=by, at_us=at_us)
     tables.put(tables.asks, ask_id, answered)
     deliver(tables, rules.answer_mail(row, value_wire=value_wire, by=by, at_us=at_us))
@@ -237,12 +260,14 @@ def decide(
 ) -> Decided:
     """Decide an uncertain effect once, post the decision to its run, wake it."""
     row = rules.found(tables.effects.get(effect_id), "effect", effect_id)
+    mail = rules.decision_mail(row, happened=happened, result_wire=result_wire, by=by, at_us=at_us)
+    if is_posted(tables, mail):  # before all else: the effect may be uncertain once more
+        return Decided(row=row, accepted=True)
     if not rules.is_decidable(row):
         return Decided(row=row, accepted=False)
     decision = rules.decision_of(happened=happened)
     decided = replace(row, decision=decision, decided_by=by, changed_at_us=at_us)
     tables.put(tables.effects, effect_id, decided)
-    mail = rules.decision_mail(row, happened=happened, result_wire=result_wire, by=by, at_us=at_us)
     deliver(tables, mail)
     return Decided(row=decided, accepted=True)
 
@@ -265,7 +290,7 @@ def append(tables: Tables, batch: Sequence[Append]) -> list[AppendOutcome]:
 def _append_one(tables: Tables, item: Append) -> AppendOutcome:
     row = tables.runs.get(item.run_id)
     if row is None or not _fence_holds(row, item):
-        return _fenced(tables, item)
+        return _APPENDED if _is_written(tables, item) else _fenced(tables, item)
     taken = _taken_key(tables, item.changes)
     if taken is not None:
         return taken
@@ -289,6 +314,15 @@ def _append_one(tables: Tables, item: Append) -> AppendOutcome:
 def _fence_holds(row: RunRow, item: Append) -> bool:
     holds_seq = item.first_seq == row.last_seq + 1
     return row.status is RunStatus.RUNNING and row.token == item.token and holds_seq
+
+
+def _is_written(tables: Tables, item: Append) -> bool:
+    """Return whether a refused append is in the journal: its answer was lost."""
+    frames = reversed(tables.frames.get(item.run_id, ()))
+    found = next((frame for frame in frames if frame.first_seq <= item.first_seq), None)
+    return (
+        found is not None and found.first_seq == item.first_seq and rules.is_own_frame(item, found)
+    )
 
 
 def _fenced(tables: Tables, item: Append) -> Fenced:

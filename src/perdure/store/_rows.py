@@ -202,7 +202,7 @@ def frame_row(run_id: Any, row: Row) -> FrameRow:
 
 @_readable
 def mail_of(run_id: Any, row: Row) -> Mail:
-    """Return the message of a row (mail_id, kind, subject, body_wire, sender, at_us)."""
+    """Return the message of a row (mail_id, kind, subject, body_wire, sender, at_us, post_id)."""
     return Mail(
         run_id=run_id,
         mail_id=row[0],
@@ -211,6 +211,7 @@ def mail_of(run_id: Any, row: Row) -> Mail:
         body_wire=row[3],
         sender=row[4],
         at_us=row[5],
+        post_id=row[6],
     )
 
 

@@ -158,6 +158,12 @@ def is_answerable(ask: AskRow, at_us: int) -> bool:
     return ask.state is AskState.OPEN and (expires is None or expires > at_us)
 
 
+def is_own_answer(ask: AskRow, *, value_wire: bytes, by: str, at_us: int) -> bool:
+    """Return whether the answer that stands is this one, come again."""
+    stands = (ask.value_wire, ask.answered_by, ask.answered_at_us)
+    return ask.state is AskState.ANSWERED and stands == (value_wire, by, at_us)
+
+
 def answered(ask: AskRow, *, value_wire: bytes, by: str, at_us: int) -> AskRow:
     """Return the open ask with its answer."""
     state = advance(ASK_TABLE, ask.state, AskEvent.ANSWER, ask.ask_id)
@@ -205,7 +211,17 @@ def decision_mail(
         body_wire=msgspec.msgpack.encode((happened, result_wire)),
         sender=by,
         at_us=at_us,
+        post_id=f"{effect.effect_id} {decision_of(happened=happened)} {at_us} {by}",
     )
+
+
+POST_KEPT_US = 600_000_000
+"""How long a posting is remembered: ten minutes, far longer than anybody repeats a call."""
+
+
+def is_own_frame(item: Append, frame: FrameRow) -> bool:
+    """Return whether the frame with the append's first seq is the append's own."""
+    return (frame.count, frame.token, frame.hash) == (item.count, item.token, item.hash)
 
 
 def gap_free(
@@ -249,13 +265,20 @@ def spawned(run: NewRun) -> NewRun:
 def known_start(run: NewRun, found: RunRow) -> Started | StartKeyReused:
     """Return what a start gets whose key or id belongs to `found`: that run, or a refusal."""
     if found.input_digest == run.input_digest:
-        return Started(row=found, created=False)
+        return Started(row=found, created=False, taken=_is_taken(run, found))
     what = "run id" if run.start_key is None else "start key"
     msg = (
         f"{what} {run.start_key or run.run_id!r} belongs to run {found.run_id!r} with another "
         f"graph or input; nothing was written. See: perdure show {found.run_id}"
     )
     return StartKeyReused(msg, start_key=run.start_key, run_id=found.run_id)
+
+
+def _is_taken(run: NewRun, found: RunRow) -> bool:
+    """Return whether a start that comes again holds its run since the first time."""
+    is_own = found.run_id == run.run_id and run.take_for is not None
+    is_held = found.status is RunStatus.RUNNING and found.holder == run.take_for
+    return is_own and is_held and found.token == 1
 
 
 def thread_busy(run: NewRun, unfinished: RunRow) -> ThreadBusy:
@@ -322,6 +345,7 @@ def run_matches(row: RunRow, query: RunQuery) -> bool:
         and query.thread in {None, row.thread}
         and query.graph in {None, row.graph}
         and query.parent in {None, row.parent}
+        and query.holder in {None, row.holder}
         and (not query.statuses or row.status in query.statuses)
         and (query.before is None or row.run_id < query.before)
     )

@@ -18,8 +18,13 @@ Rules, for every implementation (the conformance suite in `perdure.testing` chec
   it. A `needs_decision` run is woken by decision, retry and cancel only. A queued run (`waits`
   names the thread) is woken by the end of the run before it only; a cancel of a queued run takes
   effect when the thread is free, or at once where the store ends it itself.
+- **Repeatable.** The answer of a write can be lost on its way (`CommitUncertain`). Every write but
+  `transact` and `claim` may then be called again with the same arguments: what is written already
+  is recognised as the caller's own, answered as the first time, and never written twice. How it is
+  recognised is said at each method. A claim's answer is found again by `RunQuery.holder`; what
+  became of a transaction its store finds out by itself.
 - **Errors** are those of `perdure.errors`, the driver's error as the cause. `StoreError` from a
-  write means: nothing was written.
+  write means: nothing was written; `CommitUncertain` alone means: nobody knows.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -60,6 +65,11 @@ CROSS_PROCESS = Capability("cross_process")
 """Several processes may open the same store."""
 DURABLE = Capability("durable")
 """What is written survives the process."""
+REMOTE = Capability("remote")
+"""Behind a network: answers can be lost (`CommitUncertain`), and outages (`StoreUnavailable`) pass.
+
+The engine repeats the calls of such a store.
+"""
 
 
 class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +77,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         statuses: any of these; empty: all.
+        holder: only runs that this worker holds.
         before: only runs with a smaller run id (the next page).
         limit: at most this many rows, 1 to 100,000.
     """
@@ -78,6 +89,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
     statuses: tuple[RunStatus, ...] = ()
     before: RunId | None = None
     limit: int = 100
+    holder: WorkerId | None = None
 
 
 class EffectQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +161,8 @@ class Store(Protocol):
         `created=False`. On a thread with an unfinished run: `queue` stores it with
         `ready_at_us=None` and a `thread` wait; `reject` refuses it; `cancel` posts a cancel to
         every unfinished run of the thread, and queues.
+        Idempotent: by run id (`created=False`; `taken` while `take_for` still holds it under token
+        1).
         Durability: all created runs, when it returns. Atomicity: each run with its first frame.
         """
 
@@ -157,6 +171,9 @@ class Store(Protocol):
 
         Two appends of one run in a batch are applied in order; if the first is refused, so is the
         second.
+        Idempotent: by the frame. An item that would be refused, but whose frame (first seq, count,
+        token, hash) is in the journal, answers `Appended` and changes nothing, whatever became of
+        the run meanwhile.
         Durability: everything that answers `Appended`, when it returns.
         """
 
@@ -203,14 +220,17 @@ class Store(Protocol):
     async def post(self, mail: Mail) -> RunRow:
         """Store a message for an unfinished run and wake it; return the run's row after that.
 
-        Raises: NotFound; RunFinal.
+        Idempotent: by `post_id`, for 10 minutes (of the writers' clocks), also when the first was
+        consumed or the run has ended meanwhile. Raises: NotFound; RunFinal.
         """
 
     async def answer(self, ask_id: AskId, *, value_wire: bytes, by: str, at_us: int) -> Answered:
         """Answer an open ask once, post the answer to its run, wake it: one transaction.
 
         An ask whose `expires_at_us` is at or before `at_us` is not answered (`accepted=False`). The
-        mail: kind `answer`, subject the ask id, body `value_wire`, sender `by`. Raises: NotFound.
+        mail: kind `answer`, subject the ask id, body `value_wire`, sender `by`. Idempotent: the
+        answer that stands, come again with the same value, `by` and `at_us`, is accepted again.
+        Raises: NotFound.
         """
 
     async def decide(
@@ -221,7 +241,8 @@ class Store(Protocol):
         The row keeps its state until the run records the outcome; `decision` and `decided_by` are
         set at once. The mail: kind `decision`, subject the effect id, sender `by`, body
         `[happened, result_wire or nil]` in MessagePack. An effect that is not uncertain or has its
-        decision is left alone (`accepted=False`). Raises: NotFound.
+        decision is left alone (`accepted=False`). Idempotent: the same decision with the same `by`
+        and `at_us` is accepted again, by the `post_id` of its mail. Raises: NotFound.
         """
 
     async def expire(self, ask_id: AskId, *, at_us: int) -> AskRow:

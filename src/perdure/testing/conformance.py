@@ -23,6 +23,7 @@ import pytest_asyncio
 
 from perdure.store.api import Store
 from perdure.testing._conformance_messages import AskRules, EffectRules, MailRules
+from perdure.testing._conformance_repeats import RepeatRules
 from perdure.testing._conformance_runs import AppendRules, ClaimRules, StartRules
 from perdure.testing._conformance_shared import (
     CapabilityRules,
@@ -43,6 +44,7 @@ class StoreConformance(
     MailRules,
     AskRules,
     EffectRules,
+    RepeatRules,
     WatchRules,
     ManyObjectRules,
     TransactionRules,

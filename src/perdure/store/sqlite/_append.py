@@ -31,13 +31,17 @@ from perdure.model import (
     ThreadBased,
 )
 from perdure.store import _rules as rules
-from perdure.store._rows import Row, waits_of, wire_of, wire_of_waits
+from perdure.store._rows import Row, frame_row, waits_of, wire_of, wire_of_waits
 from perdure.store.sqlite import _mail, _runs
 
 _FENCE = (
     "UPDATE perdure_runs SET last_seq = ? WHERE run_id = ? AND token = ? AND last_seq = ? "
     "AND status = 'running' RETURNING run_no"
 )
+_FRAME_AT = """
+SELECT first_seq, count, token, at_us, body, prev_hash, hash FROM perdure_frames
+WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = ?) AND first_seq = ?
+"""
 _INSERT_FRAME = _runs.INSERT_FRAME
 _APPENDED = Appended()
 
@@ -60,12 +64,13 @@ def append_one(db: apsw.Connection, item: Append) -> AppendOutcome:
     if changes:
         taken = _taken_key(db, changes)
         if taken is not None:
-            return fence(db, item.run_id, item.token, item.first_seq) or taken
+            fenced = fence(db, item.run_id, item.token, item.first_seq)
+            return _refusal(db, item) if fenced is not None else taken
     first_seq = item.first_seq
     fence_params = (first_seq + item.count - 1, item.run_id, item.token, first_seq - 1)
     run_no = db.execute(_FENCE, fence_params).get
     if run_no is None:
-        return _fence_state(db, item)
+        return _refusal(db, item)
     frame = (
         run_no, first_seq, item.count, item.token, item.at_us, item.body, item.prev_hash, item.hash,
     )  # fmt: skip  # one line per row reads best
@@ -73,6 +78,14 @@ def append_one(db: apsw.Connection, item: Append) -> AppendOutcome:
     for change in changes:
         _APPLY[type(change)](db, run_no, item, change)
     return _APPENDED
+
+
+def _refusal(db: apsw.Connection, item: Append) -> AppendOutcome:
+    """Return what an append gets whose fence did not hold: it may be in the journal already."""
+    rows: list[Row] = db.execute(_FRAME_AT, (item.run_id, item.first_seq)).fetchall()
+    if rows and rules.is_own_frame(item, frame_row(item.run_id, rows[0])):
+        return _APPENDED
+    return _fence_state(db, item)
 
 
 def _fence_state(db: apsw.Connection, item: Append) -> Fenced:

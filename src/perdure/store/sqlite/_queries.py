@@ -39,7 +39,7 @@ WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = :run) AND first_s
 ORDER BY first_seq LIMIT :limit
 """
 _MAIL = """
-SELECT mail_id, kind, subject, body_wire, sender, at_us FROM perdure_mail
+SELECT mail_id, kind, subject, body_wire, sender, at_us, post_id FROM perdure_mail
 WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = ?) AND mail_id > ? ORDER BY mail_id
 """
 
@@ -82,6 +82,7 @@ def find_runs(db: apsw.Connection, query: RunQuery) -> list[RunRow]:
     found.equals("thread", query.thread)
     found.equals("graph", query.graph)
     found.equals("parent", query.parent)
+    found.equals("holder", query.holder)
     found.states("status", query.statuses)
     if query.before is not None:
         found.term("run_id < ?", query.before)
@@ -130,7 +131,7 @@ def read_mail(db: apsw.Connection, run_id: RunId, after: int) -> list[Mail]:
 
 
 _HELD_MAIL = (
-    "SELECT r.run_id, m.mail_id, m.kind, m.subject, m.body_wire, m.sender, m.at_us "
+    "SELECT r.run_id, m.mail_id, m.kind, m.subject, m.body_wire, m.sender, m.at_us, m.post_id "
     "FROM json_each(:seen) s JOIN perdure_runs r ON r.run_id = s.key "
     "JOIN perdure_mail m ON m.run_no = r.run_no AND m.mail_id > s.value "
     "WHERE r.holder = :worker AND r.status = 'running' ORDER BY m.mail_id"

@@ -143,7 +143,20 @@ CREATE TABLE perdure_workers (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[tuple[int, str], ...] = ((1, _VERSION_1),)
+# Postings are remembered also of runs that have ended: a cancel may come again, its answer lost.
+_REPEATED_POSTS = """
+ALTER TABLE perdure_mail ADD COLUMN post_id TEXT NOT NULL DEFAULT '';
+CREATE INDEX perdure_mail_post ON perdure_mail (run_no, post_id) WHERE post_id != '';
+CREATE TABLE perdure_posts (
+    run_no INTEGER NOT NULL,
+    post_id TEXT NOT NULL,
+    at_us INTEGER NOT NULL,
+    PRIMARY KEY (run_no, post_id)
+) WITHOUT ROWID;
+CREATE INDEX perdure_posts_age ON perdure_posts (at_us);
+"""
+
+MIGRATIONS: tuple[tuple[int, str], ...] = ((1, _VERSION_1), (2, _REPEATED_POSTS))
 """Schema version and the SQL that makes it from the one before, oldest first."""
 
 SCHEMA_VERSION = MIGRATIONS[-1][0]
