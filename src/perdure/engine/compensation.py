@@ -37,7 +37,7 @@ class CompensatingRun(Protocol):
     async def barrier(self) -> None:
         """Return when everything recorded is durable."""
 
-    def check_lease(self) -> None:
+    async def check_lease(self) -> None:
         """Refuse to go on when the lease is not safe any more (CancelledError)."""
 
 
@@ -107,7 +107,7 @@ async def _dispatch(
     while True:
         attempt += 1
         await run.barrier()  # also where a holder that was replaced finds out
-        run.check_lease()
+        await run.check_lease()
         try:
             async with gate:
                 await timed(

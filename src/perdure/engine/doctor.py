@@ -299,7 +299,9 @@ async def _repaired(engine: Environment, finding: Finding, report: Report) -> Fi
     if finding.code != "wake_up_lost" or finding.run_id is None:
         return finding
     run_id = RunId(finding.run_id)
-    mail = Mail(run_id=run_id, kind=MailKind.RETRY, sender="doctor", at_us=engine.now_us())
+    now_us = engine.now_us()
+    post_id = engine.services.ids.new("p", now_us)
+    mail = Mail(run_id=run_id, kind=MailKind.RETRY, sender="doctor", at_us=now_us, post_id=post_id)
     row = await engine.store.post(mail)
     if row.ready_at_us is None:
         return finding

@@ -53,7 +53,7 @@ async def _inside(act: Act) -> Any:
             await act.run.enter_sandbox(act.context)
         try:
             async with act.turn():
-                act.run.check_dispatch()
+                await act.run.check_dispatch()
                 value = await dispatch(act)
             # crash-point: effect.inside.after
             act.run.engine.services.probe("effect.inside.after")

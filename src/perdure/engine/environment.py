@@ -10,8 +10,16 @@ from perdure.clock import Services
 from perdure.codec import TypeRegistry, ValueCodec
 from perdure.core import fold
 from perdure.core.plan import GraphPlan
-from perdure.engine.limits import LEASE_MARGIN_S, LEASE_TTL_S, LOOK_PAUSE_S, LOOK_S_MAX
+from perdure.engine.limits import (
+    CLOSE_S,
+    LEASE_MARGIN_S,
+    LEASE_TTL_S,
+    LOOK_PAUSE_S,
+    LOOK_S_MAX,
+    OUTAGE_S_MAX,
+)
 from perdure.engine.loading import decode_cells, load_checkpoint
+from perdure.engine.patient_store import PatientStore, patient
 from perdure.engine.queue import CommitQueue, StartQueue
 from perdure.errors import GraphInvalid, NotFound, PerdureError, UsageError
 from perdure.graph import Effect, Graph, function_graph, graph_defined, graphs_defined
@@ -29,7 +37,7 @@ class Environment:
 
     def __init__(self, store: Store, services: Services, *, sandbox: Any = None) -> None:
         """Bundle them; `sandbox` is a backend of `perdure.sandbox`, or None."""
-        self.store = store
+        self.store = store = patient(store, services)
         self.services = services
         self.registry = TypeRegistry()
         self.codec = ValueCodec(self.registry)
@@ -38,7 +46,7 @@ class Environment:
         self.sandbox_backend = sandbox
         self.worker_id = ""
         self.lease_ttl_s = LEASE_TTL_S
-        self.renewed_at_s = services.clock.monotonic_s()
+        self._renewal: asyncio.Future[None] | None = None
         self.poke: Callable[[], None] = lambda: None
         self.on_lost: Callable[[RunRow, PerdureError], None] = lambda _row, _error: None
         self.on_released: Callable[[RunRow, RunStatus, Failure | None], None] = _ignore
@@ -114,10 +122,36 @@ class Environment:
         """Return the end of a lease that is taken or renewed now."""
         return self.now_us() + round(self.lease_ttl_s * 1_000_000)
 
-    def is_lease_safe(self) -> bool:
-        """Return whether enough is left of the leases, from the sending of the last renewal."""
-        age_s = self.services.clock.monotonic_s() - self.renewed_at_s
+    def is_lease_safe(self, leased_s: float) -> bool:
+        """Return whether enough is left of a lease whose last renewal was sent at `leased_s`."""
+        age_s = self.services.clock.monotonic_s() - leased_s
         return age_s < self.lease_ttl_s - min(LEASE_MARGIN_S, self.lease_ttl_s / 4)
+
+    def renewed(self) -> None:
+        """Tell those who wait for it that leases were renewed."""
+        if self._renewal is not None:
+            self._renewal.set_result(None)
+            self._renewal = None
+
+    async def wait_for_renewal(self) -> bool:
+        """Return True when the next renewal was accepted, False: the store was away for too long.
+
+        Until then nobody knows whose the runs are; whoever has them still goes on with them.
+        """
+        if self._renewal is None:
+            self._renewal = asyncio.get_running_loop().create_future()
+        ringing = asyncio.ensure_future(self.services.clock.sleep(OUTAGE_S_MAX))
+        renewal = self._renewal
+        try:
+            await asyncio.wait({renewal, ringing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ringing.cancel()
+        return renewal.done()
+
+    def hurry(self) -> None:
+        """Be done soon: an outage is no reason to wait any longer."""
+        if isinstance(self.store, PatientStore):
+            self.store.patience_s = CLOSE_S
 
     # -- graphs ------------------------------------------------------------------------------------
 

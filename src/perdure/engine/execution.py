@@ -66,11 +66,14 @@ _PROGRESS = frozenset({rec.StepCommitted, rec.NodeFinished, rec.EffectConfirmed}
 class Execution:
     """A run that this worker holds."""
 
-    def __init__(self, engine: Environment, row: RunRow, plan: GraphPlan) -> None:
-        """Belong to a claimed run."""
+    def __init__(
+        self, engine: Environment, row: RunRow, plan: GraphPlan, *, leased_s: float
+    ) -> None:
+        """Belong to a claimed run; `leased_s`: when the claim was sent (monotonic seconds)."""
         self.engine = engine
         self.row = row
         self.plan = plan
+        self.leased_s = leased_s
         self.now_us = engine.services.clock.now_us
         self.journal: RunJournal
         self.state: fold.RunState
@@ -254,13 +257,16 @@ class Execution:
         """The drain window is over: stop where it stands; effects in flight stay intended."""
         self.stop(DRAINED)
 
-    def check_lease(self) -> None:
-        """Refuse to act when the run is somebody else's, or may be."""
-        if self.stop_reason != LOST and self.journal.error is None:
-            if self.engine.is_lease_safe():
+    async def check_lease(self) -> None:
+        """Return when the lease is safe; stop when the run is somebody else's, or may be.
+
+        While the store is away a renewal is waited for: who comes back in time goes on.
+        """
+        while self.stop_reason != LOST and self.journal.error is None:
+            if self.engine.is_lease_safe(self.leased_s):
                 return
-            msg = f"run {self.row.run_id!r}: the lease could not be renewed in time"
-            self.lose(LeaseLost(msg, run_id=self.row.run_id))
+            if not await self.engine.wait_for_renewal():
+                self._lose_lease()
         raise asyncio.CancelledError
 
     @property
@@ -268,17 +274,22 @@ class Execution:
         """Whether nothing stops the run or lets it fail."""
         return self.stop_reason is None and not self.is_failing
 
-    def check_dispatch(self) -> None:
-        """Refuse to dispatch when the run is being stopped or its lease is not safe."""
-        if self.stop_reason is None and self.journal.error is None and self.engine.is_lease_safe():
-            return
-        if self.stop_reason is None:
-            msg = (
-                f"run {self.row.run_id!r}: the lease could not be renewed in time; nothing was "
-                "dispatched"
-            )
-            self.lose(LeaseLost(msg, run_id=self.row.run_id))
+    async def check_dispatch(self) -> None:
+        """Return when the lease is safe to dispatch with; refuse when the run is being stopped.
+
+        Nothing is awaited between the look at the lease and the return.
+        """
+        while self.stop_reason is None and self.journal.error is None:
+            if self.engine.is_lease_safe(self.leased_s):
+                return
+            if not await self.engine.wait_for_renewal():
+                self._lose_lease()
         raise asyncio.CancelledError
+
+    def _lose_lease(self) -> None:
+        run_id = self.row.run_id
+        msg = f"run {run_id!r}: the lease could not be renewed; nothing was dispatched"
+        self.lose(LeaseLost(msg, run_id=run_id))
 
     # -- waiting and mail --------------------------------------------------------------------------
 

@@ -9,6 +9,18 @@ Longer than any pause of a healthy process, short enough to wait for.
 HEARTBEAT_S = 5.0
 """How often leases are renewed: three chances within one TTL."""
 
+OUTAGE_S_MAX = 120.0
+"""How long calls of a remote store are repeated before an outage is an error of the call.
+
+Longer than a failover of a database. Far shorter than a store remembers postings (10 minutes).
+"""
+
+OUTAGE_BASE_S = 0.05
+"""Backoff base between the repeats."""
+
+OUTAGE_CAP_S = 2.0
+"""Longest backoff between them: how late an outage's end may be noticed."""
+
 LEASE_MARGIN_S = 2.0
 """No new outside effect is dispatched when less than this is left of the lease.
 

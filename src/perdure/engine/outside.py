@@ -319,7 +319,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
     await run.barrier()
     # crash-point: effect.dispatch.before
     run.engine.services.probe("effect.dispatch.before")
-    run.check_dispatch()
+    await run.check_dispatch()
     try:
         value = await dispatch(act)
     except asyncio.CancelledError:

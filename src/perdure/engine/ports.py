@@ -69,11 +69,11 @@ class RunPort(Protocol):
     def is_running(self) -> bool:
         """Whether nothing stops the run or lets it fail."""
 
-    def check_lease(self) -> None:
-        """Return if the lease is safe; else stop this execution (CancelledError)."""
+    async def check_lease(self) -> None:
+        """Return when the lease is safe; else stop this execution (CancelledError)."""
 
-    def check_dispatch(self) -> None:
-        """Return if a new outside effect may be dispatched, else raise CancelledError."""
+    async def check_dispatch(self) -> None:
+        """Return when a new outside effect may be dispatched, else raise CancelledError."""
 
     def touch(self) -> None:
         """Say that something in the run moved."""

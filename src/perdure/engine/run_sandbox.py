@@ -47,7 +47,7 @@ class RunSandbox:
             context.active -= 1
         self._owner = context
         # With a lease that is not safe, the files may be the next holder's by now.
-        self._run.check_dispatch()
+        await self._run.check_dispatch()
         # Whatever no snapshot holds was left by an execution that did not end.
         await self.open().restore(self._run.state.snapshot)
 

@@ -196,6 +196,7 @@ class Runtime:
             if self.worker is not None:
                 await self.worker.drain(window_s)
         finally:
+            self.engine.hurry()
             await self.engine.queue.close()
             await self.engine.store.close()
 
@@ -231,6 +232,7 @@ class Runtime:
             StartKeyReused: the key was used with another input.
             ThreadBusy: on_busy="reject" and the thread has an unfinished run.
         """
+        leased_s = self.engine.services.clock.monotonic_s()
         new = await self._prepare(
             graph,
             input,
@@ -241,7 +243,7 @@ class Runtime:
             delay=delay,
             on_busy=on_busy,
         )
-        started = await self._start(new)
+        started = await self._start(new, leased_s)
         return Run(self, started.row.run_id, started.row.thread)
 
     async def _prepare(
@@ -277,10 +279,12 @@ class Runtime:
         row = await self.engine.store.read_thread(TenantId(tenant), ThreadId(thread))
         return row is None or row.checkpoint == 0
 
-    async def _start(self, new: NewRun) -> Started:
+    async def _start(self, new: NewRun, leased_s: float) -> Started:
         started = await self.engine.starts.submit(new)
         if started.taken and self.worker is not None:
-            self.worker.execute_fresh(started.row, self._fresh(new, started.row))
+            # One that was known already (an answer was lost) may have mail by now: it is loaded.
+            loaded = self._fresh(new, started.row) if started.created else None
+            self.worker.execute_fresh(started.row, loaded, leased_s=leased_s)
         elif started.created:
             self.engine.poke()
         return started
@@ -430,7 +434,8 @@ class Runtime:
             next=found.next,
             snapshot=found.snapshot,
         )
-        started = await self._start(finish_new_run(engine, record, on_busy=OnBusy.REJECT))
+        new = finish_new_run(engine, record, on_busy=OnBusy.REJECT)
+        started = await self._start(new, engine.services.clock.monotonic_s())
         return Run(self, started.row.run_id, started.row.thread)
 
     async def workers(self) -> list[WorkerRow]:
@@ -504,13 +509,15 @@ class Runtime:
         await self._post(run_id, MailKind.RETRY, "", self.engine.codec.encode(None), by)
 
     async def _post(self, run_id: str, kind: MailKind, subject: str, body: bytes, by: str) -> None:
+        now_us = self.engine.now_us()
         mail = Mail(
             run_id=RunId(run_id),
             kind=kind,
             subject=subject,
             body_wire=body,
             sender=by,
-            at_us=self.engine.now_us(),
+            at_us=now_us,
+            post_id=self.engine.services.ids.new("p", now_us),
         )
         await self.engine.store.post(mail)
         self.engine.poke()

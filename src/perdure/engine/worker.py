@@ -94,6 +94,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._beats = 0
+        self._renewed_s = self._next_beat_s = 0.0
         self._warned: set[tuple[str, int]] = set()
         self._lost: dict[tuple[str, int], PerdureError] = {}
         self.is_draining = False
@@ -106,7 +107,8 @@ class Worker:
         engine.worker_id = self.worker_id
         engine.lease_ttl_s = self._settings.lease_ttl_s
         engine.poke = self._wake.set
-        engine.renewed_at_s = engine.services.clock.monotonic_s()
+        self._renewed_s = engine.services.clock.monotonic_s()
+        self._next_beat_s = self._renewed_s + self._settings.heartbeat_s
         engine.queue.on_dead = self._on_dead
         engine.on_lost = self._on_lost
         await self._learn_children()
@@ -166,6 +168,7 @@ class Worker:
             everything.cancel()
 
     async def _close(self) -> None:
+        self._engine.hurry()
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -201,9 +204,12 @@ class Worker:
 
     async def _claim_loop(self) -> None:
         store, engine = self._engine.store, self._engine
+        if self._held and not engine.is_lease_safe(self._renewed_s):
+            await engine.wait_for_renewal()  # else it would take over its own runs from itself
         mark = store.change_mark()
         self._wake.clear()
         free = self._settings.concurrency - len(self._held)
+        sent_s = engine.services.clock.monotonic_s()
         claimed: list[RunRow] = []
         if free > 0:
             claimed = await store.claim(
@@ -214,7 +220,7 @@ class Worker:
                 limit=min(free, CLAIM_BATCH),
             )
         for row in claimed:
-            self._execute(row)
+            self._execute(row, sent_s)
         if claimed and free > len(claimed):
             return  # there may be more
         await self._wait_for_work(mark)
@@ -241,19 +247,25 @@ class Worker:
             await asyncio.gather(changed, poked, return_exceptions=True)
 
     async def _beat_loop(self) -> None:
-        engine = self._engine
-        await engine.services.clock.sleep(self._settings.heartbeat_s)
-        sent_s = engine.services.clock.monotonic_s()
-        held = [(run_id, row.token) for run_id, (row, _execution, _task) in self._held.items()]
+        engine, clock = self._engine, self._engine.services.clock
+        # Counted from the last sending: after one that failed or was slow the next comes at once.
+        await clock.sleep(self._next_beat_s - clock.monotonic_s())
+        sent_s = clock.monotonic_s()
+        held = [(row, execution) for row, execution, _task in self._held.values()]
         lost = await engine.store.renew(
-            self.worker_id, held, now_us=engine.now_us(), lease_until_us=engine.lease_until_us()
+            self.worker_id,
+            [(row.run_id, row.token) for row, _execution in held],
+            now_us=engine.now_us(),
+            lease_until_us=engine.lease_until_us(),
         )
-        engine.renewed_at_s = sent_s
-        tokens = dict(held)
-        for run_id in lost:
-            entry = self._held.get(run_id)
-            if entry is not None and entry[0].token == tokens[run_id]:
-                entry[1].lost()
+        self._renewed_s = sent_s
+        self._next_beat_s = sent_s + self._settings.heartbeat_s
+        for row, execution in held:
+            if row.run_id in lost:
+                execution.lost()
+            else:
+                execution.leased_s = max(execution.leased_s, sent_s)
+        engine.renewed()
         await self._learn_children()
         self._beats += 1
         if self._beats % UNSERVED_BEATS == 1:
@@ -340,18 +352,26 @@ class Worker:
         """Whether a new run may be taken at once."""
         return not self.is_draining and len(self._held) < self._settings.concurrency
 
-    def execute_fresh(self, row: RunRow, loaded: Loaded | None) -> None:
-        """Execute a run that was started and taken in one transaction."""
-        self._execute(row, loaded)
+    def execute_fresh(self, row: RunRow, loaded: Loaded | None, *, leased_s: float) -> None:
+        """Execute a run that was started and taken in one transaction.
 
-    def _execute(self, row: RunRow, loaded: Loaded | None = None) -> None:
+        Args:
+            row: the run.
+            loaded: its state, where it needs no reading.
+            leased_s: when the lease's time was told (monotonic seconds).
+        """
+        self._execute(row, leased_s, loaded)
+
+    def _execute(self, row: RunRow, leased_s: float, loaded: Loaded | None = None) -> None:
+        before = self._held.get(row.run_id)
+        if before is not None and before[0].token == row.token:
+            return  # a claim and a start whose answers were lost may both find it again
         try:
             plan = self._engine.plan_named(row.graph, row.version)
         except NotFound as error:  # claimed by version, so this can't be
             raise InvariantBroken(str(error)) from error
-        execution = Execution(self._engine, row, plan)
+        execution = Execution(self._engine, row, plan, leased_s=leased_s)
         task = asyncio.create_task(self._supervised(execution, row, loaded), name=row.run_id)
-        before = self._held.get(row.run_id)
         if before is not None:
             before[1].lost()  # this worker let its own lease end, by blocking its event loop
         self._held[row.run_id] = (row, execution, task)
