@@ -28,6 +28,7 @@ from perdure.model import (
 )
 from perdure.store.api import AskQuery, EffectQuery, RunQuery, Store
 from perdure.store.memory import MemoryStore
+from perdure.store.postgres import PostgresStore
 from perdure.store.sqlite import SqliteStore
 from perdure.testing import _store_kit as kit
 
@@ -165,19 +166,30 @@ async def everything(store: Store, names: list[str]) -> dict[str, Any]:
     return found
 
 
+async def does_what_memory_does(store: Store, seed: int) -> None:
+    script = Script(seed)
+    model = MemoryStore("memory://", system_services())
+    await asyncio.gather(model.open(), store.open())
+    try:
+        for step in range(STEPS):
+            operation = await script.operation(model)
+            expected = await outcome_of(model, operation)
+            found = await outcome_of(store, operation)
+            assert found == expected, (seed, step, operation)
+        expected = await everything(model, script.names)
+        for name, rows in (await everything(store, script.names)).items():
+            assert rows == expected[name], (seed, name)
+    finally:
+        await store.close()
+
+
 @pytest.mark.parametrize("seed", range(30))
 async def test_sqlite_does_what_memory_does(seed: int):
-    script = Script(seed)
     with tempfile.TemporaryDirectory() as folder:
-        model = MemoryStore("memory://", system_services())
         store = SqliteStore(f"sqlite:///{folder}/store.db", system_services())
-        await asyncio.gather(model.open(), store.open())
-        try:
-            for step in range(STEPS):
-                operation = await script.operation(model)
-                expected = await outcome_of(model, operation)
-                found = await outcome_of(store, operation)
-                assert found == expected, (seed, step, operation)
-            assert await everything(store, script.names) == await everything(model, script.names)
-        finally:
-            await store.close()
+        await does_what_memory_does(store, seed)
+
+
+@pytest.mark.parametrize("seed", range(100, 130))
+async def test_postgres_does_what_memory_does(seed: int, postgres, schema):
+    await does_what_memory_does(PostgresStore(postgres.url(schema), system_services()), seed)

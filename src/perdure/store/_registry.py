@@ -8,6 +8,8 @@ from perdure.store.api import Store
 
 BUILT_IN = {
     "memory": ("perdure.store.memory", "MemoryStore"),
+    "postgres": ("perdure.store.postgres", "PostgresStore"),
+    "postgresql": ("perdure.store.postgres", "PostgresStore"),
     "sqlite": ("perdure.store.sqlite", "SqliteStore"),
 }
 

@@ -114,13 +114,14 @@ def first_row(run: NewRun, *, ordinal: int, is_busy: bool, base_checkpoint: int)
     )
     is_due = run.ready_at_us <= run.created_at_us
     if is_busy:
-        return replace(row, ready_at_us=None, waits=_queue_waits(run, is_due=is_due))
+        return replace(row, ready_at_us=None, waits=queue_waits(run, is_due=is_due))
     if is_due and run.take_for is not None:
         return claimed(row, run.take_for, run.lease_until_us)
     return row
 
 
-def _queue_waits(run: NewRun, *, is_due: bool) -> tuple[Wait, ...]:
+def queue_waits(run: NewRun, *, is_due: bool) -> tuple[Wait, ...]:
+    """Return what a run waits for that stands behind another of its thread."""
     turn = Wait(kind=WaitKind.THREAD, subject=run.thread)
     return (turn,) if is_due else (turn, Wait(kind=WaitKind.TIMER, due_us=run.ready_at_us))
 

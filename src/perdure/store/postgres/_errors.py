@@ -1,0 +1,93 @@
+"""The driver's errors as Perdure's, at the edge of the store."""
+
+import psycopg
+from psycopg import errors as pg
+
+from perdure.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreForeign,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreUnavailable,
+    UsageError,
+)
+
+GUARD_STATE = "PD001"
+"""SQLSTATE of the guard around transaction effects (see `sql/0002_guards.sql`)."""
+
+REPEATABLE = (pg.DeadlockDetected, pg.SerializationFailure, pg.UniqueViolation)
+"""What the server rolled back for a race: called again, it goes another way."""
+
+_MAPPING: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ...] = (
+    (
+        (pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded),
+        StoreFull,
+        "{place}: the server has no room left; nothing of this write was kept. Free space there",
+    ),
+    (
+        (pg.ReadOnlySqlTransaction, pg.InsufficientPrivilege),
+        StoreReadOnly,
+        (
+            "{place} cannot be written by this role, or is a read-only replica; nothing was "
+            "written. Connect to the primary, as the role that owns the schema"
+        ),
+    ),
+    (
+        (pg.DataCorrupted, pg.IndexCorrupted),
+        StoreCorrupt,
+        "{place} is damaged; nothing was written. Restore the database from a backup",
+    ),
+    (
+        (pg.LockNotAvailable, pg.QueryCanceled),
+        StoreLocked,
+        "{place}: the statement waited too long for a lock; nothing was written. Try again",
+    ),
+    (
+        (pg.InvalidPassword, pg.InvalidAuthorizationSpecification),
+        StoreUnavailable,
+        "{place} refuses this user or password; nothing was written. Check the store URL",
+    ),
+    (
+        (pg.InvalidCatalogName,),
+        StoreUnavailable,
+        "{place}: there is no such database; create it first: createdb NAME",
+    ),
+    (
+        (pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName),
+        StoreForeign,
+        (
+            "{place}: the schema lacks a table or function of Perdure; nothing was written. "
+            "Restore it from a backup, or name another with ?schema="
+        ),
+    ),
+)
+
+
+def map_error(error: psycopg.Error, place: str) -> StoreError:
+    """Return the Perdure error for an error that the server reported: nothing was written."""
+    for classes, target, text in _MAPPING:
+        if isinstance(error, classes):
+            return target(f"{text.format(place=place)} ({told(error)})", place=place)
+    if isinstance(error, psycopg.OperationalError):
+        msg = f"{place} cannot be reached or refused the connection; nothing was written"
+        return StoreUnavailable(f"{msg} ({told(error)})", place=place)
+    msg = f"{place}: the statement failed; nothing was written ({told(error)})"
+    return StoreError(msg, place=place, sqlstate=error.sqlstate)
+
+
+def told(error: BaseException) -> str:
+    """Return the server's first line: details and contexts may hold data of users."""
+    primary = getattr(getattr(error, "diag", None), "message_primary", None)
+    lines = str(primary or error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def guarded(sql: str) -> UsageError:
+    """Return the refusal of a statement of a transaction effect."""
+    msg = (
+        f"{sql!r} touches Perdure's own tables or the transaction itself; it is rolled back. "
+        "Use other tables, and leave BEGIN, COMMIT, SAVEPOINT and SET TRANSACTION to the store"
+    )
+    return UsageError(msg, sql=sql)

@@ -1,0 +1,204 @@
+"""Connections that serve calls: each call is one statement, one round trip, one transaction.
+
+A call is handed in and answered by a future; whoever stops waiting does not stop the statement. A
+connection is opened when it is needed and again after it broke. A read that was under way then is
+asked again; a write is uncertain (`CommitUncertain`).
+"""
+
+import asyncio
+from typing import Any
+
+import psycopg
+from msgspec import Struct
+from psycopg.errors import FeatureNotSupported
+
+from perdure.clock import Services
+from perdure.errors import CommitUncertain, StoreError, StoreUnavailable
+from perdure.store.postgres._errors import REPEATABLE, map_error, told
+from perdure.store.postgres._url import PostgresOptions
+from perdure.store.postgres.limits import RETRIES_MAX, RETRY_PAUSE_S
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+Rows = list[tuple[Any, ...]]
+
+_SETTINGS = {
+    "synchronous_commit": "on",
+    "default_transaction_isolation": "read committed",
+    # Plans are made while the tables are small, and kept: they must not scan or hash whole tables.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+
+
+class Call(Struct, frozen=True):
+    """One statement on its way to the server and back."""
+
+    name: str
+    sql: str
+    params: Any
+    future: "asyncio.Future[Rows]"
+    is_write: bool
+
+
+async def connect(options: PostgresOptions, *, plain: bool = False) -> Connection:
+    """Open a connection; `plain`: without the settings for Perdure's own statements.
+
+    Raises:
+        StoreUnavailable: it can't be opened.
+    """
+    try:
+        connection = await psycopg.AsyncConnection.connect(options.conninfo, autocommit=True)
+    except psycopg.Error as error:
+        raise map_error(error, options.place) from None  # the driver's text may name the password
+    settings = dict(_SETTINGS)
+    if plain:
+        settings = {"synchronous_commit": "on"}
+    if options.flush_delay_ms:
+        settings |= {
+            "commit_delay": str(round(options.flush_delay_ms * 1000)),
+            "commit_siblings": "0",
+        }
+    try:
+        asked = ", ".join(["set_config(%s, %s, false)"] * len(settings))
+        pairs = [text for pair in settings.items() for text in pair]
+        await connection.execute(f"SELECT {asked}", pairs)  # placeholders only
+    except psycopg.Error as error:
+        await connection.close()
+        raise map_error(error, options.place) from error
+    return connection
+
+
+def is_lost(connection: Connection, error: psycopg.Error) -> bool:
+    """Return whether the error ended the connection, rather than the statement alone."""
+    return connection.closed or (error.sqlstate or "").startswith("57P")
+
+
+class Lanes:
+    """Up to so many connections that share the calls handed in."""
+
+    def __init__(self, options: PostgresOptions, services: Services, *, most: int) -> None:
+        """Serve with at most so many connections; none is opened yet."""
+        self._options = options
+        self._services = services
+        self._most = most
+        self._calls: asyncio.Queue[Call | None] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._idle = 0
+        self._is_closed = False
+
+    def call(
+        self, name: str, sql: str, params: Any = (), *, is_write: bool = False
+    ) -> "asyncio.Future[Rows]":
+        """Hand in a statement; the future gets its rows.
+
+        Raises:
+            StoreUnavailable: the store is closed; nothing was written.
+        """
+        if self._is_closed:
+            msg = (
+                f"the store {self._options.place} is not open; nothing was written. "
+                "Call open() first"
+            )
+            raise StoreUnavailable(msg)
+        future: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
+        self._calls.put_nowait(Call(name, sql, params, future, is_write))
+        if self._idle < self._calls.qsize() and len(self._tasks) < self._most:
+            self._tasks.append(asyncio.create_task(self._serve(), name="perdure-lane"))
+        return future
+
+    async def close(self) -> None:
+        """Serve what was handed in, then close the connections. Idempotent."""
+        self._is_closed = True
+        for _task in self._tasks:
+            self._calls.put_nowait(None)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _serve(self) -> None:
+        lane = _Lane(self._options, self._services)
+        try:
+            while True:
+                self._idle += 1
+                try:
+                    call = await self._calls.get()
+                finally:
+                    self._idle -= 1
+                if call is None:
+                    return
+                await lane.settle(call)
+        finally:
+            await lane.drop()
+
+
+class _Lane:
+    """One connection, opened again when it broke."""
+
+    def __init__(self, options: PostgresOptions, services: Services) -> None:
+        self._options = options
+        self._services = services
+        self._connection: Connection | None = None
+
+    async def settle(self, call: Call) -> None:
+        """Serve a call and resolve its future."""
+        probe = self._services.probe
+        try:
+            probe(f"store.{call.name}.before")
+            rows = await self._execute(call)
+            probe(f"store.{call.name}.after")
+        except Exception as error:  # noqa: BLE001  # handed to whoever waits
+            if not call.future.done():
+                call.future.set_exception(error)
+                call.future.exception()  # nobody waiting any more is no news
+        else:
+            if not call.future.done():
+                call.future.set_result(rows)
+
+    async def _execute(self, call: Call) -> Rows:
+        pause_s = RETRY_PAUSE_S
+        for attempt in range(RETRIES_MAX):
+            connection = self._connection
+            if connection is None or connection.closed:
+                connection = self._connection = await connect(self._options)
+            try:
+                async with connection.cursor(binary=True) as cursor:
+                    await cursor.execute(call.sql.encode(), call.params, prepare=True)
+                    return await cursor.fetchall() if cursor.description else []
+            except REPEATABLE as error:
+                if attempt == RETRIES_MAX - 1:
+                    raise map_error(error, self._options.place) from error
+                await self._services.clock.sleep(self._services.rng.uniform(0.0, pause_s))
+                pause_s *= 2
+            except psycopg.Error as error:
+                await self._give_up(call, connection, error, is_last=attempt > 0)
+        msg = f"{self._options.place}: {call.name} was tried too often; nothing was written"
+        raise StoreError(msg)
+
+    async def _give_up(
+        self, call: Call, connection: Connection, error: psycopg.Error, *, is_last: bool
+    ) -> None:
+        """Raise what is known of the call; return if it can be made again on a new connection."""
+        is_stale = isinstance(error, FeatureNotSupported)  # a plan from before a migration
+        is_broken = is_lost(connection, error)
+        if is_stale or is_broken:
+            await self.drop()
+        if is_broken and call.is_write:
+            raise self._uncertain(call, error) from error
+        if is_last or not (is_stale or is_broken):
+            raise map_error(error, self._options.place) from error
+
+    def _uncertain(self, call: Call, error: psycopg.Error) -> CommitUncertain:
+        msg = (
+            f"{self._options.place}: the connection broke while {call.name!r} was under way "
+            f"({told(error)}); it may or may not be written. Called again with the same arguments, "
+            "it is written once"
+        )
+        return CommitUncertain(msg)
+
+    async def drop(self) -> None:
+        """Close the connection; the next call opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

@@ -1,0 +1,176 @@
+"""The transactions of `transaction` effects: a connection for each, open while the body runs."""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from perdure.errors import CommitUncertain, StoreError, StoreUnavailable, UsageError
+from perdure.ids import RunId
+from perdure.model import Append, Appended, AppendOutcome, Fenced, RunStatus
+from perdure.store.api import Transaction
+from perdure.store.postgres import _queries as queries
+from perdure.store.postgres._errors import GUARD_STATE, guarded, map_error, told
+from perdure.store.postgres._lanes import Connection, connect, is_lost
+from perdure.store.postgres._url import PostgresOptions
+from perdure.store.postgres._wire import AppendWire
+from perdure.store.postgres.limits import TRANSACTION_IDLE_S
+
+_COMMENTS = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
+_CONTROL = re.compile(
+    r"(?:begin|start|commit|end|abort|rollback|savepoint|release|prepare\s+transaction|"
+    r"set\s+(?:session\s+|local\s+)?(?:transaction|session\s+characteristics|perdure\.)|reset|discard)\b",
+    re.IGNORECASE,
+)
+
+
+class OpenTransaction:
+    """What a body writes through; statements take `%s` for each parameter."""
+
+    def __init__(self, connection: Connection, options: PostgresOptions) -> None:
+        """Write on a connection with an open transaction."""
+        self._connection = connection
+        self._options = options
+        self._own = re.compile(rf'\b"?{options.schema}"?\s*\.|perdure\.guard', re.IGNORECASE)
+        self.failure: BaseException | None = None
+        self.is_over = False
+
+    async def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows; see `perdure.store.api.Transaction`."""
+        if self.is_over:
+            msg = f"the transaction on {self._options.place} is over; nothing was done"
+            raise UsageError(msg)
+        try:
+            return await self._execute(sql, params)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    async def _execute(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        leading = _COMMENTS.match(sql)
+        if self._own.search(sql) or _CONTROL.match(sql, leading.end() if leading else 0):
+            raise guarded(sql)
+        try:
+            async with self._connection.cursor() as cursor:
+                # Prepared: the server takes one statement only, so that no COMMIT hides behind it.
+                await cursor.execute(sql.encode(), params, prepare=True)
+                return [] if cursor.description is None else await cursor.fetchall()
+        except psycopg.Error as error:
+            if error.sqlstate == GUARD_STATE:
+                raise guarded(sql) from error
+            msg = (
+                f"{self._options.place}: {sql!r} failed, and the whole transaction is rolled back "
+                f"({told(error)})"
+            )
+            raise StoreError(msg, sql=sql, sqlstate=error.sqlstate) from error
+
+
+async def transact(
+    options: PostgresOptions,
+    body: Callable[[Transaction], Awaitable[Append]],
+    *,
+    run_id: RunId,
+    token: int,
+) -> AppendOutcome:
+    """Open a transaction, check the fence, run `body`, apply its append, commit.
+
+    Raises:
+        CommitUncertain: the connection broke at the commit, and the server can't be asked.
+        StoreError: it was rolled back.
+    """
+    connection = await connect(options, plain=True)
+    try:
+        fenced = await _begin(connection, options, run_id, token)
+        if fenced is not None:
+            return fenced
+        transaction = OpenTransaction(connection, options)
+        try:
+            item = await body(transaction)
+        finally:
+            transaction.is_over = True
+        if item.run_id != run_id or item.token != token:
+            msg = f"the transaction of run {run_id!r} returned an append of {item.run_id!r}"
+            raise UsageError(msg, run_id=run_id)
+        if transaction.failure is not None:
+            raise transaction.failure  # a body that hides an error would commit half of its work
+        return await _commit(connection, options, item)
+    finally:
+        await connection.close()  # rolls back what was not committed
+
+
+async def _begin(
+    connection: Connection, options: PostgresOptions, run_id: RunId, token: int
+) -> Fenced | None:
+    try:
+        await connection.execute("BEGIN")
+        await connection.execute(
+            "SELECT set_config('idle_in_transaction_session_timeout', %s, true)",
+            (f"{TRANSACTION_IDLE_S}s",),
+        )
+        fenced = await _fence(connection, options, run_id, token)
+        if fenced is None:
+            await connection.execute("SELECT set_config('perdure.guard', 'on', true)")
+    except psycopg.Error as error:
+        raise map_error(error, options.place) from error
+    return fenced
+
+
+async def _fence(
+    connection: Connection, options: PostgresOptions, run_id: RunId, token: int
+) -> Fenced | None:
+    cursor = await connection.execute(queries.of(queries.FENCE, options).encode(), (run_id,))
+    rows = await cursor.fetchall()
+    found, holder, last_seq, status = rows[0] if rows else (0, None, 0, "")
+    if found == token and status == RunStatus.RUNNING.value:
+        return None
+    return Fenced(token=found, holder=holder, last_seq=last_seq)
+
+
+async def _commit(connection: Connection, options: PostgresOptions, item: Append) -> AppendOutcome:
+    try:
+        await connection.execute("SELECT set_config('perdure.guard', 'off', true)")
+        async with connection.cursor(binary=True) as cursor:
+            append = queries.of(queries.APPEND, options).encode()
+            await cursor.execute(append, AppendWire([item]).params)
+            refused = await cursor.fetchall()
+        if refused:
+            return queries.refusal(refused[0])
+        await connection.execute("COMMIT")
+    except psycopg.Error as error:
+        if is_lost(connection, error) or (
+            connection.pgconn.transaction_status == TransactionStatus.UNKNOWN
+        ):
+            return await _find_out(options, item, error)
+        raise map_error(error, options.place) from error
+    return Appended()
+
+
+async def _find_out(options: PostgresOptions, item: Append, lost: psycopg.Error) -> AppendOutcome:
+    """Ask what became of a commit whose answer was lost.
+
+    The run's row is locked by that transaction until its end: whoever has the lock sees the truth.
+    """
+    try:
+        connection = await connect(options)
+    except StoreUnavailable as error:
+        msg = (
+            f"{options.place}: the connection broke at the commit of a transaction of run "
+            f"{item.run_id!r} ({told(lost)}); it may or may not be written"
+        )
+        raise CommitUncertain(msg, run_id=item.run_id) from error
+    try:
+        async with connection.transaction():
+            await _fence(connection, options, item.run_id, item.token)
+            cursor = await connection.execute(
+                queries.of(queries.HAS_FRAME, options).encode(),
+                (item.tenant, item.run_id, item.first_seq, item.hash),
+            )
+            if await cursor.fetchall():
+                return Appended()
+    except psycopg.Error as error:
+        raise map_error(error, options.place) from error
+    finally:
+        await connection.close()
+    raise map_error(lost, options.place) from lost

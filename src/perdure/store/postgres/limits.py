@@ -1,0 +1,58 @@
+"""Named limits of the PostgreSQL store: unit and reason each."""
+
+LANES_MAX = 4
+"""Connections for reads and small writes, opened when they are needed. Appends, heartbeats and the
+news have one each of their own: none of them may stand behind a slow read."""
+
+RETRIES_MAX = 20
+"""Times that a write is called again which the server rolled back for a deadlock, or a key that was
+taken at the same moment."""
+
+RETRY_PAUSE_S = 0.002
+"""Longest pause before that, drawn at random and doubled each time."""
+
+CONNECT_TIMEOUT_S = 10
+"""How long a connection may take to open."""
+
+RECONNECT_PAUSE_S = 0.05
+RECONNECT_PAUSE_S_MAX = 1.0
+"""First and longest pause before the connection for news is opened again."""
+
+BLIND_POLL_S = 1.0
+"""How often waiters look for themselves while the connection for news is down."""
+
+NOTIFY_SOON_S = 0.005
+"""Pause before others are told of a write that gives them work: what comes meanwhile shares one
+notification."""
+
+NOTIFY_LATER_S = 0.1
+"""The same for writes that only somebody who watches a run wants to know of."""
+
+STRIKE_S = 0.03
+"""A worker whose lock is gone is looked at again after so long: one that lives and lost its
+connection has taken it again by then."""
+
+CLAIM_WINDOW = 2048
+"""Due runs that one claim looks at one by one; more are a backlog, looked at by the heads of its
+lines."""
+
+WORKER_FORGOTTEN_US = 24 * 3600 * 1_000_000
+"""A worker row without a heartbeat for so long is removed when another worker registers."""
+
+UNREADABLE_PAUSE_US = 60 * 1_000_000
+"""How long claims pass over a run whose row is damaged, so that it doesn't hold up the others."""
+
+TRANSACTION_IDLE_S = 60
+"""A transaction body that runs no statement for so long is rolled back: its run's row stays locked
+meanwhile."""
+
+SESSIONS_MAX = 8
+"""Transaction bodies under way at once in one process, each with a connection of its own."""
+
+KEEPALIVES_IDLE_S = 5
+KEEPALIVES_INTERVAL_S = 2
+KEEPALIVES_COUNT = 3
+"""When a silent connection is asked whether its other end lives, and when it counts as dead."""
+
+UNANSWERED_MS = 15_000
+"""How long sent data may stay without an acknowledgement (`tcp_user_timeout`)."""

@@ -1,0 +1,37 @@
+-- Row-level security by tenant, and a guard around the statements of `transaction` effects.
+DO $do$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['runs', 'threads', 'frames', 'mail', 'posts', 'effects', 'asks'] LOOP
+        EXECUTE format('ALTER TABLE @.%I ENABLE ROW LEVEL SECURITY', name);
+        EXECUTE format(
+            'CREATE POLICY of_tenant ON @.%I USING (@.may_see(tenant)) WITH CHECK (@.may_see(tenant))',
+            name);
+    END LOOP;
+END
+$do$;
+
+-- While a user's statement runs, `perdure.guard` is on, and nothing but reads reaches these tables:
+-- by whatever path (functions, triggers, search_path). It keeps mistakes out, not enemies: who is
+-- connected as the owner may do anything.
+CREATE FUNCTION @.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'a transaction effect may not write to Perdure''s own table %', TG_TABLE_NAME
+        USING ERRCODE = 'PD001';
+END
+$$;
+DO $do$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY
+        ARRAY['runs', 'threads', 'frames', 'mail', 'posts', 'effects', 'asks', 'workers', 'tenant_roles']
+    LOOP
+        EXECUTE format(
+            'CREATE TRIGGER guarded BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON @.%I '
+            'FOR EACH STATEMENT WHEN (current_setting(''perdure.guard'', true) = ''on'') '
+            'EXECUTE FUNCTION @.refuse()', name);
+    END LOOP;
+END
+$do$;

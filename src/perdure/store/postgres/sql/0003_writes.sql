@@ -1,0 +1,652 @@
+-- The writes, one function each: one call, one round trip, one transaction.
+--
+-- Every function takes its locks in one order, so that two of them can't wait for each other in a
+-- circle: start keys, threads, runs, each sorted by name; then whatever hangs on a run. What must
+-- break that order (a child on a thread that exists) may deadlock; the server ends one of the two,
+-- which has then written nothing and is called again.
+--
+-- Byte strings come in one `blob`; `[offset, length]` in the JSON names a piece of it.
+-- The rules are those of `store/_rules.py`; tests compare both.
+
+CREATE FUNCTION @.cut(blob bytea, piece jsonb) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN jsonb_typeof(piece) = 'array'
+        THEN substring(blob FROM (piece->>0)::int + 1 FOR (piece->>1)::int) END
+$$;
+
+-- -- messages -------------------------------------------------------------------------------------
+
+-- Whether a posting was stored before; one that is unread is known for as long as it is.
+CREATE FUNCTION @.is_posted(target text, of_post text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT of_post <> '' AND (
+        EXISTS (
+            SELECT FROM @.runs AS r
+            JOIN @.posts AS p ON p.tenant = r.tenant AND p.run_id = r.run_id AND p.post_id = of_post
+            WHERE r.run_id = target)
+        OR EXISTS (
+            SELECT FROM @.runs AS r
+            JOIN @.mail AS m ON m.tenant = r.tenant AND m.run_id = r.run_id AND m.post_id = of_post
+            WHERE r.run_id = target))
+$$;
+
+-- Stores a message and wakes its run; NULL where there is no such run, else whether it was taken.
+CREATE FUNCTION @.deliver(
+    target text, m_kind text, m_subject text, m_body bytea, m_sender text, m_at bigint, m_post text
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    r @.runs%ROWTYPE;
+BEGIN
+    SELECT * INTO r FROM @.runs WHERE run_id = target FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF r.status IN ('succeeded', 'failed', 'cancelled') THEN
+        RETURN false;
+    END IF;
+    IF m_post <> '' THEN
+        IF @.is_posted(target, m_post) THEN
+            RETURN true;
+        END IF;
+        INSERT INTO @.posts VALUES (r.tenant, r.run_id, m_post, m_at) ON CONFLICT DO NOTHING;
+        -- A few old ones for each new one; some that others are at must not be waited for.
+        DELETE FROM @.posts AS p USING (
+            SELECT o.tenant, o.run_id, o.post_id FROM @.posts AS o
+            WHERE o.at_us < m_at - 600000000 ORDER BY o.at_us LIMIT 20 FOR UPDATE SKIP LOCKED) AS o
+            WHERE p.tenant = o.tenant AND p.run_id = o.run_id AND p.post_id = o.post_id;
+    END IF;
+    INSERT INTO @.mail (tenant, run_id, mail_id, kind, subject, body_wire, sender, at_us, post_id)
+        VALUES (r.tenant, r.run_id, nextval('@.mail_ids'), m_kind, m_subject, m_body, m_sender, m_at,
+                m_post);
+    IF (r.status = 'waiting'
+        OR r.status = 'needs_decision' AND m_kind IN ('decision', 'retry', 'cancel')
+        OR r.status = 'pending' AND m_kind = 'cancel' AND NOT r.is_queued
+    ) AND (r.ready_at_us IS NULL OR r.ready_at_us > m_at) THEN
+        UPDATE @.runs SET ready_at_us = m_at WHERE tenant = r.tenant AND run_id = r.run_id;
+    END IF;
+    RETURN true;
+END
+$$;
+
+CREATE FUNCTION @.deliver(mail jsonb, blob bytea) RETURNS boolean LANGUAGE sql AS $$
+    SELECT @.deliver(mail->>'run_id', mail->>'kind', mail->>'subject', @.cut(blob, mail->'body_wire'),
+        mail->>'sender', (mail->>'at_us')::bigint, coalesce(mail->>'post_id', ''))
+$$;
+
+-- Gives whether the posting was stored before, what became of it now, and the run's row.
+CREATE FUNCTION @.post(mail jsonb, blob bytea)
+RETURNS TABLE (is_repeat boolean, run @.runs) LANGUAGE plpgsql AS $$
+BEGIN
+    is_repeat := @.is_posted(mail->>'run_id', mail->>'post_id');
+    PERFORM @.deliver(mail, blob);
+    SELECT * INTO run FROM @.runs AS r WHERE r.run_id = mail->>'run_id';
+    IF FOUND THEN
+        RETURN NEXT;
+    END IF;
+END
+$$;
+
+CREATE FUNCTION @.answer(id text, value bytea, who text, at bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    a @.asks%ROWTYPE;
+    whose text;
+BEGIN
+    SELECT run_id INTO whose FROM @.asks WHERE ask_id = id;
+    PERFORM FROM @.runs WHERE run_id = whose FOR UPDATE;
+    SELECT * INTO a FROM @.asks WHERE ask_id = id FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF a.state <> 'open' OR a.expires_at_us <= at THEN
+        -- The same answer once more: the first time its confirmation was lost.
+        RETURN a.state = 'answered' AND a.value_wire = value AND a.answered_by = who
+            AND a.answered_at_us = at;
+    END IF;
+    UPDATE @.asks SET state = 'answered', value_wire = value, answered_by = who, answered_at_us = at
+        WHERE tenant = a.tenant AND run_id = a.run_id AND ask_id = id;
+    PERFORM @.deliver(a.run_id, 'answer', id, value, who, at, '');
+    RETURN true;
+END
+$$;
+
+CREATE FUNCTION @.expire(id text, at bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE @.asks SET state = 'expired', answered_at_us = at WHERE ask_id = id AND state = 'open';
+    RETURN FOUND;
+END
+$$;
+
+CREATE FUNCTION @.decide(
+    id text, what text, who text, at bigint, body bytea, post text
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    e @.effects%ROWTYPE;
+    whose text;
+BEGIN
+    SELECT run_id INTO whose FROM @.effects WHERE effect_id = id;
+    PERFORM FROM @.runs WHERE run_id = whose FOR UPDATE;
+    SELECT * INTO e FROM @.effects WHERE effect_id = id FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF @.is_posted(whose, post) THEN
+        RETURN true;  -- before all else: the effect may be uncertain once more
+    END IF;
+    IF e.state <> 'uncertain' OR e.decision IS NOT NULL THEN
+        RETURN false;
+    END IF;
+    UPDATE @.effects SET decision = what, decided_by = who, changed_at_us = at
+        WHERE tenant = e.tenant AND run_id = e.run_id AND effect_id = id;
+    PERFORM @.deliver(e.run_id, 'decision', id, body, who, at, post);
+    RETURN true;
+END
+$$;
+
+-- -- starting -------------------------------------------------------------------------------------
+
+-- Inserts a run as the newest of its thread, whose row is locked, with its first frame.
+CREATE FUNCTION @.insert_run(run jsonb, blob bytea, is_busy boolean) RETURNS @.runs
+LANGUAGE plpgsql AS $$
+DECLARE
+    t @.threads%ROWTYPE;
+    r @.runs;
+    created bigint := (run->>'created_at_us')::bigint;
+    ready bigint := (run->>'ready_at_us')::bigint;
+    is_due boolean := ready <= created;
+    is_taken boolean := NOT is_busy AND is_due AND run->>'take_for' IS NOT NULL;
+BEGIN
+    UPDATE @.threads SET last_ordinal = last_ordinal + 1
+        WHERE tenant = run->>'tenant' AND thread = run->>'thread' RETURNING * INTO t;
+    INSERT INTO @.runs (run_id, tenant, thread, ordinal, graph, version, status, token, holder,
+            ready_at_us, lease_until_us, waits, is_queued, queued_until_us, priority, claims, last_seq,
+            base_checkpoint, checkpoint, start_key, input_digest, parent, parent_call, created_at_us)
+        VALUES (run->>'run_id', t.tenant, t.thread, t.last_ordinal, run->>'graph',
+            (run->>'version')::bigint, CASE WHEN is_taken THEN 'running' ELSE 'pending' END,
+            is_taken::int, CASE WHEN is_taken THEN run->>'take_for' END,
+            CASE WHEN is_busy THEN NULL WHEN is_taken THEN (run->>'lease_until_us')::bigint
+                ELSE greatest(ready, created) END,
+            CASE WHEN is_taken THEN (run->>'lease_until_us')::bigint END,
+            CASE WHEN is_busy THEN @.cut(blob, run->'queue_waits') END, is_busy,
+            CASE WHEN is_busy AND NOT is_due THEN ready END, (run->>'priority')::bigint, is_taken::int,
+            1, t.checkpoint, 0, run->>'start_key', run->>'input_digest', run->>'parent',
+            run->>'parent_call', created)
+        RETURNING * INTO r;
+    INSERT INTO @.frames VALUES (t.tenant, r.run_id, 1, 1, 0, created, @.cut(blob, run->'first_body'),
+        decode(repeat('00', 32), 'hex'), @.cut(blob, run->'first_hash'));
+    RETURN r;
+END
+$$;
+
+CREATE FUNCTION @.unfinished(of_tenant text, of_thread text) RETURNS SETOF @.runs
+LANGUAGE sql STABLE ROWS 2 AS $$
+    -- Runs of a thread end in the order of their ordinals, so the unfinished ones are the newest.
+    SELECT r.* FROM @.runs AS r
+    WHERE r.tenant = of_tenant AND r.thread = of_thread AND r.ordinal > coalesce((
+        SELECT max(f.ordinal) FROM @.runs AS f WHERE f.tenant = of_tenant AND f.thread = of_thread
+            AND f.status IN ('succeeded', 'failed', 'cancelled')), 0)
+    ORDER BY r.ordinal
+$$;
+
+-- Asks every unfinished run of the thread to cancel.
+CREATE FUNCTION @.cancel_all(run jsonb) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+    other text;
+BEGIN
+    FOR other IN
+        SELECT run_id FROM @.unfinished(run->>'tenant', run->>'thread') ORDER BY ordinal
+    LOOP
+        PERFORM @.deliver(other, 'cancel', '', '\xc0', '', (run->>'created_at_us')::bigint, '');
+        RETURN NEXT other;
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION @.lock_threads(runs jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    -- Nothing is updated where the row exists: the lock alone is wanted.
+    INSERT INTO @.threads (tenant, thread, last_ordinal)
+        SELECT DISTINCT e->>'tenant', e->>'thread', 0 FROM jsonb_array_elements(runs) AS e
+        ORDER BY 1, 2
+        ON CONFLICT (tenant, thread) DO NOTHING;
+    PERFORM FROM @.threads AS t
+        WHERE (t.tenant, t.thread) IN (
+            SELECT e->>'tenant', e->>'thread' FROM jsonb_array_elements(runs) AS e)
+        ORDER BY t.tenant, t.thread FOR UPDATE;
+END
+$$;
+
+-- Starts runs; gives for each, in order: what became of it, the cancelled, and a run's row (its own,
+-- the first of its key, or the one that the thread is busy with).
+CREATE FUNCTION @.start(runs jsonb, blob bytea)
+RETURNS TABLE (outcome text, cancelled text[], run @.runs) LANGUAGE plpgsql AS $$
+DECLARE
+    n jsonb;
+    busy @.runs;
+BEGIN
+    PERFORM pg_advisory_xact_lock(k) FROM (
+        SELECT DISTINCT hashtextextended('@' || (e->>'tenant') || chr(1) || (e->>'start_key'), 0) AS k
+        FROM jsonb_array_elements(runs) AS e WHERE e->>'start_key' IS NOT NULL ORDER BY 1) AS keys;
+    PERFORM @.lock_threads(runs);
+    FOR n IN SELECT e FROM jsonb_array_elements(runs) WITH ORDINALITY AS x(e, i) ORDER BY i LOOP
+        cancelled := ARRAY[]::text[];
+        SELECT * INTO run FROM @.runs AS k WHERE k.run_id = n->>'run_id';
+        IF NOT FOUND AND n->>'start_key' IS NOT NULL THEN
+            SELECT * INTO run FROM @.runs AS k
+                WHERE k.tenant = n->>'tenant' AND k.start_key = n->>'start_key';
+        END IF;
+        IF FOUND THEN
+            outcome := 'known';
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        SELECT * INTO busy FROM @.unfinished(n->>'tenant', n->>'thread') LIMIT 1;
+        IF FOUND AND n->>'on_busy' = 'reject' THEN
+            outcome := 'busy';
+            run := busy;
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+        IF FOUND AND n->>'on_busy' = 'cancel' THEN
+            SELECT coalesce(array_agg(c), '{}') INTO cancelled FROM @.cancel_all(n) AS c;
+        END IF;
+        outcome := 'created';
+        run := @.insert_run(n, blob, busy.run_id IS NOT NULL);
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION @.spawn(run jsonb, blob bytea) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    is_busy boolean;
+BEGIN
+    PERFORM FROM @.runs WHERE run_id = run->>'run_id';
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    PERFORM @.lock_threads(jsonb_build_array(run));
+    is_busy := EXISTS (SELECT FROM @.unfinished(run->>'tenant', run->>'thread'));
+    IF is_busy AND run->>'on_busy' = 'cancel' THEN
+        PERFORM @.cancel_all(run);
+    END IF;
+    PERFORM @.insert_run(run, blob, is_busy);
+END
+$$;
+
+-- -- appends --------------------------------------------------------------------------------------
+
+CREATE FUNCTION @.move_thread(of_tenant text, of_thread text, to_checkpoint bigint, by_graph text)
+RETURNS void LANGUAGE sql AS $$
+    UPDATE @.threads SET checkpoint = to_checkpoint, graph = by_graph
+    WHERE to_checkpoint > 0 AND tenant = of_tenant AND thread = of_thread
+        AND checkpoint <= to_checkpoint
+$$;
+
+CREATE FUNCTION @.release(r @.runs, c jsonb, blob bytea, at bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    wakes boolean;
+    reached bigint := (c->>'checkpoint')::bigint;
+BEGIN
+    wakes := EXISTS (
+        SELECT FROM @.mail WHERE tenant = r.tenant AND run_id = r.run_id AND mail_id > (c->>'mail_seen')::bigint
+            AND (c->>'status' <> 'needs_decision' OR kind IN ('decision', 'retry', 'cancel')));
+    UPDATE @.runs SET status = c->>'status', waits = @.cut(blob, c->'waits'),
+        is_queued = (c->>'is_queued')::boolean, queued_until_us = (c->>'queued_until_us')::bigint,
+        ready_at_us = CASE WHEN wakes THEN at ELSE (c->>'ready_at_us')::bigint END,
+        lease_until_us = NULL, failure = @.cut(blob, c->'failure'),
+        checkpoint = greatest(checkpoint, reached), holder = NULL,
+        claims = CASE WHEN (c->>'keep_claims')::boolean THEN claims ELSE 0 END
+        WHERE tenant = r.tenant AND run_id = r.run_id;
+    PERFORM @.move_thread(r.tenant, r.thread, reached, r.graph);
+END
+$$;
+
+CREATE FUNCTION @.finish(r @.runs, c jsonb, blob bytea) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    at bigint := (c->>'at_us')::bigint;
+    reached bigint := (c->>'checkpoint')::bigint;
+BEGIN
+    UPDATE @.runs SET status = c->>'status', failure = @.cut(blob, c->'failure'),
+        checkpoint = greatest(checkpoint, reached), ended_at_us = at, holder = NULL, waits = NULL,
+        is_queued = false, queued_until_us = NULL, ready_at_us = NULL, lease_until_us = NULL
+        WHERE tenant = r.tenant AND run_id = r.run_id;
+    DELETE FROM @.mail WHERE tenant = r.tenant AND run_id = r.run_id;
+    UPDATE @.asks SET state = 'withdrawn', answered_at_us = at
+        WHERE tenant = r.tenant AND run_id = r.run_id AND state = 'open';
+    PERFORM @.move_thread(r.tenant, r.thread, reached, r.graph);
+    -- The next of the thread, whose row is locked: no start can queue behind this run any more.
+    UPDATE @.runs AS n SET waits = NULL, is_queued = false, queued_until_us = NULL,
+        ready_at_us = greatest(at, n.queued_until_us), base_checkpoint = t.checkpoint
+        FROM @.threads AS t
+        WHERE t.tenant = r.tenant AND t.thread = r.thread
+            AND n.tenant = r.tenant AND n.run_id = (
+                SELECT q.run_id FROM @.runs AS q
+                WHERE q.tenant = r.tenant AND q.thread = r.thread AND q.ordinal > r.ordinal
+                    AND q.status = 'pending' AND q.is_queued
+                ORDER BY q.ordinal LIMIT 1);
+    IF jsonb_typeof(c->'mail_to_parent') = 'object' THEN
+        PERFORM @.deliver(c->'mail_to_parent', blob);
+    END IF;
+END
+$$;
+
+CREATE FUNCTION @.put_effect(r @.runs, e jsonb, blob bytea) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO @.effects AS known (effect_id, run_id, tenant, thread, node, name, kind, state, key,
+        business_key, args_digest, request_wire, result_wire, attempt, failure, intended_at_us,
+        changed_at_us, decision, decided_by)
+    VALUES (e->>'effect_id', r.run_id, r.tenant, r.thread, e->>'node', e->>'name', e->>'kind',
+        e->>'state', e->>'key', e->>'business_key', e->>'args_digest', @.cut(blob, e->'request_wire'),
+        @.cut(blob, e->'result_wire'), (e->>'attempt')::bigint, @.cut(blob, e->'failure'),
+        (e->>'intended_at_us')::bigint, (e->>'changed_at_us')::bigint, e->>'decision',
+        e->>'decided_by')
+    ON CONFLICT (tenant, run_id, effect_id) DO UPDATE SET node = excluded.node,
+        name = excluded.name, kind = excluded.kind, state = excluded.state, key = excluded.key,
+        business_key = excluded.business_key, args_digest = excluded.args_digest,
+        request_wire = excluded.request_wire, result_wire = excluded.result_wire,
+        attempt = excluded.attempt, failure = excluded.failure,
+        intended_at_us = excluded.intended_at_us, changed_at_us = excluded.changed_at_us,
+        decision = CASE WHEN excluded.state = 'intended' OR (e->>'reopens')::boolean
+            THEN NULL ELSE known.decision END,
+        decided_by = CASE WHEN excluded.state = 'intended' OR (e->>'reopens')::boolean
+            THEN NULL ELSE known.decided_by END
+$$;
+
+CREATE FUNCTION @.put_ask(r @.runs, a jsonb, blob bytea) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO @.asks (ask_id, run_id, tenant, thread, node, question, schema, state, asked_at_us,
+        expires_at_us, value_wire, answered_by, answered_at_us)
+    VALUES (a->>'ask_id', r.run_id, r.tenant, r.thread, a->>'node', a->>'question',
+        @.cut(blob, a->'schema'), a->>'state', (a->>'asked_at_us')::bigint,
+        (a->>'expires_at_us')::bigint, @.cut(blob, a->'value_wire'), a->>'answered_by',
+        (a->>'answered_at_us')::bigint)
+    ON CONFLICT (tenant, run_id, ask_id) DO NOTHING
+$$;
+
+CREATE FUNCTION @.apply(r @.runs, c jsonb, blob bytea, at bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    CASE c->>'type'
+    WHEN 'released' THEN PERFORM @.release(r, c, blob, at);
+    WHEN 'ended' THEN PERFORM @.finish(r, c, blob);
+    WHEN 'effect' THEN PERFORM @.put_effect(r, c, blob);
+    WHEN 'ask' THEN PERFORM @.put_ask(r, c, blob);
+    WHEN 'progressed' THEN
+        UPDATE @.runs SET claims = 1, lease_until_us = (c->>'lease_until_us')::bigint,
+            ready_at_us = CASE WHEN status = 'running'
+                THEN least(ready_at_us, (c->>'lease_until_us')::bigint)
+                ELSE (c->>'lease_until_us')::bigint END
+            WHERE tenant = r.tenant AND run_id = r.run_id;
+    WHEN 'ask_closed' THEN
+        UPDATE @.asks SET state = c->>'state', answered_at_us = (c->>'at_us')::bigint
+            WHERE tenant = r.tenant AND run_id = r.run_id AND ask_id = c->>'ask_id'
+                AND state = 'open';
+    WHEN 'mail_taken' THEN
+        DELETE FROM @.mail WHERE tenant = r.tenant AND run_id = r.run_id AND mail_id IN (SELECT m::bigint FROM jsonb_array_elements_text(c->'mail_ids') AS m);
+    WHEN 'mail_posted' THEN PERFORM @.deliver(c->'mail', blob);
+    WHEN 'spawned' THEN PERFORM @.spawn(c->'run', blob);
+    WHEN 'based' THEN
+        UPDATE @.threads SET base_seq = (c->>'seq')::bigint, base_ordinal = r.ordinal
+            WHERE tenant = r.tenant AND thread = r.thread;
+    END CASE;
+END
+$$;
+
+-- Writes the appends of different runs; gives a row for each that was refused (all others are
+-- written): its index, the run's token, holder and last seq, or the effect that holds its business
+-- key.
+--
+-- items: [[tenant, run_id, token, first_seq, count, at_us, lease_until_us or null,
+--          [offset, length] of prev_hash + hash + body], ...]
+-- locks: {"threads": [{tenant, thread}], "runs": [run_id]}: what the changes will touch, or null.
+-- keys: [[index, tenant, business_key, effect_id], ...] or null.
+-- changes: [[index, {change}], ...] or null, in order.
+CREATE FUNCTION @.append(items jsonb, blob bytea, locks jsonb, keys jsonb, changes jsonb)
+RETURNS TABLE (item int, token bigint, holder text, last_seq bigint, effect_id text, business_key text)
+LANGUAGE plpgsql AS $$
+DECLARE
+    held int[];
+    taken int[] := '{}';
+    k record;
+    c record;
+    of_run @.runs;
+BEGIN
+    IF locks IS NOT NULL THEN
+        PERFORM FROM @.threads AS t
+            WHERE (t.tenant, t.thread) IN (
+                SELECT e->>'tenant', e->>'thread' FROM jsonb_array_elements(locks->'threads') AS e)
+            ORDER BY t.tenant, t.thread FOR UPDATE;
+        PERFORM FROM @.runs AS r
+            WHERE r.run_id IN (SELECT jsonb_array_elements_text(locks->'runs'))
+            ORDER BY r.run_id FOR UPDATE;
+    END IF;
+    SELECT coalesce(array_agg(x.i), '{}') INTO held FROM (
+        SELECT n.i::int AS i
+        FROM jsonb_array_elements(items) WITH ORDINALITY AS n(e, i)
+        JOIN @.runs AS r ON r.tenant = n.e->>0 AND r.run_id = n.e->>1
+        WHERE r.token = (n.e->>2)::bigint AND r.last_seq = (n.e->>3)::bigint - 1
+            AND r.status = 'running'
+        ORDER BY r.run_id FOR UPDATE OF r) AS x;
+    IF keys IS NOT NULL THEN
+        FOR k IN
+            SELECT (e->>0)::int + 1 AS i, e->>1 AS tenant, e->>2 AS key, e->>3 AS own
+            FROM jsonb_array_elements(keys) WITH ORDINALITY AS n(e, o) ORDER BY o
+        LOOP
+            CONTINUE WHEN k.i <> ALL (held);
+            SELECT e.effect_id INTO effect_id FROM @.effects AS e
+                WHERE e.tenant = k.tenant AND e.business_key = k.key;
+            IF NOT FOUND THEN
+                -- An earlier effect of this very append may take it.
+                SELECT e->>3 INTO effect_id FROM jsonb_array_elements(keys) WITH ORDINALITY AS n(e, o)
+                    WHERE e->>1 = k.tenant AND e->>2 = k.key AND (e->>0)::int + 1 = ANY (held)
+                    ORDER BY o LIMIT 1;
+            END IF;
+            IF effect_id <> k.own THEN
+                held := array_remove(held, k.i);
+                taken := taken || k.i;
+                item := k.i - 1;
+                business_key := k.key;
+                RETURN NEXT;
+            END IF;
+        END LOOP;
+        effect_id := NULL;
+        business_key := NULL;
+    END IF;
+    WITH written AS (
+        SELECT e->>0 AS tenant, e->>1 AS run_id, (e->>2)::bigint AS token,
+            (e->>3)::bigint AS first_seq, (e->>4)::bigint AS count, (e->>5)::bigint AS at_us,
+            (e->>6)::bigint AS lease_until_us, (e->7->>0)::int AS at, (e->7->>1)::int AS length
+        FROM jsonb_array_elements(items) WITH ORDINALITY AS n(e, i) WHERE i = ANY (held)
+    ), moved AS (
+        UPDATE @.runs AS r SET last_seq = w.first_seq + w.count - 1,
+            claims = CASE WHEN w.lease_until_us IS NULL THEN r.claims ELSE 1 END,
+            lease_until_us = coalesce(w.lease_until_us, r.lease_until_us),
+            ready_at_us = least(r.ready_at_us, w.lease_until_us)
+        FROM written AS w WHERE r.tenant = w.tenant AND r.run_id = w.run_id
+    )
+    INSERT INTO @.frames
+        SELECT w.tenant, w.run_id, w.first_seq, w.count, w.token, w.at_us,
+            substring(blob FROM w.at + 65 FOR w.length - 64), substring(blob FROM w.at + 1 FOR 32),
+            substring(blob FROM w.at + 33 FOR 32)
+        FROM written AS w;
+    IF changes IS NOT NULL THEN
+        FOR c IN
+            SELECT (n.e->>0)::int + 1 AS i, n.e->1 AS change
+            FROM jsonb_array_elements(changes) WITH ORDINALITY AS n(e, o) ORDER BY o
+        LOOP
+            CONTINUE WHEN c.i <> ALL (held);
+            SELECT r.* INTO of_run FROM @.runs AS r
+                WHERE r.tenant = items->(c.i - 1)->>0 AND r.run_id = items->(c.i - 1)->>1;
+            PERFORM @.apply(of_run, c.change, blob, (items->(c.i - 1)->>5)::bigint);
+        END LOOP;
+    END IF;
+    IF cardinality(held || taken) < jsonb_array_length(items) THEN
+        RETURN QUERY
+            SELECT n.i::int - 1, coalesce(r.token, 0), r.holder, coalesce(r.last_seq, 0), NULL::text,
+                NULL::text
+            FROM jsonb_array_elements(items) WITH ORDINALITY AS n(e, i)
+            LEFT JOIN @.runs AS r ON r.run_id = n.e->>1
+            LEFT JOIN @.frames AS f ON f.tenant = r.tenant AND f.run_id = r.run_id
+                AND f.first_seq = (n.e->>3)::bigint AND f.token = (n.e->>2)::bigint
+                AND f.count = (n.e->>4)::bigint
+                AND f.hash = substring(blob FROM (n.e->7->>0)::int + 33 FOR 32)
+            WHERE n.i <> ALL (held || taken) AND f.run_id IS NULL;
+    END IF;
+END
+$$;
+
+-- -- workers --------------------------------------------------------------------------------------
+
+CREATE FUNCTION @.renew(
+    of_worker text, held jsonb, now_us bigint, until bigint
+) RETURNS TABLE (run_id text, token bigint) LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE @.workers SET seen_at_us = greatest(seen_at_us, now_us) WHERE worker_id = of_worker;
+    -- A run whose row is locked is at work or in a transaction: nobody can claim it meanwhile, and
+    -- waiting for it would let the leases of all others end.
+    UPDATE @.runs AS r SET lease_until_us = greatest(r.lease_until_us, until)
+        FROM (
+            SELECT x.tenant, x.run_id FROM jsonb_array_elements(held) AS e
+            JOIN @.runs AS x ON x.run_id = e->>0 AND x.token = (e->>1)::bigint
+            WHERE x.holder = of_worker AND x.status = 'running'
+            ORDER BY x.run_id FOR UPDATE OF x SKIP LOCKED
+        ) AS l
+        WHERE r.tenant = l.tenant AND r.run_id = l.run_id;
+    RETURN QUERY
+        SELECT r.run_id, r.token FROM jsonb_array_elements(held) AS e
+        JOIN @.runs AS r ON r.run_id = e->>0 AND r.token = (e->>1)::bigint
+        WHERE r.holder = of_worker AND r.status = 'running';
+END
+$$;
+
+-- Makes the runs of these workers claimable at once and forgets the workers; gives those that were
+-- known: of several that see a death, one reports it.
+CREATE FUNCTION @.drop_workers(ids text[], now_us bigint) RETURNS SETOF text LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM @.runs AS r WHERE r.holder = ANY (ids) AND r.status = 'running'
+        ORDER BY r.run_id FOR UPDATE;
+    UPDATE @.runs SET lease_until_us = least(lease_until_us, now_us),
+        ready_at_us = least(ready_at_us, now_us)
+        WHERE holder = ANY (ids) AND status = 'running';
+    RETURN QUERY DELETE FROM @.workers WHERE worker_id = ANY (ids) RETURNING worker_id;
+END
+$$;
+
+-- -- claiming -------------------------------------------------------------------------------------
+
+-- The heads of each tenant's line, by priority: what a claim looks at under a backlog, so that its
+-- cost follows the number of tenants and not of runs.
+CREATE FUNCTION @.heads(graphs jsonb, now_us bigint, most int)
+RETURNS TABLE (tenant text, run_id text, priority bigint, turn bigint, ready_at_us bigint, run_no bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    level bigint;
+    tenants text[];
+    found_here int;
+    depth int;
+    total int := 0;
+BEGIN
+    SELECT min(-r.priority) INTO level FROM @.runs AS r
+        WHERE r.ready_at_us IS NOT NULL AND r.status <> 'running';
+    WHILE level IS NOT NULL AND total < most LOOP
+        WITH RECURSIVE line AS (
+            (SELECT r.tenant FROM @.runs AS r
+             WHERE r.ready_at_us IS NOT NULL AND r.status <> 'running' AND (-r.priority) = level
+             ORDER BY r.tenant LIMIT 1)
+            UNION ALL
+            SELECT n.tenant FROM line AS l CROSS JOIN LATERAL (
+                SELECT r.tenant FROM @.runs AS r
+                WHERE r.ready_at_us IS NOT NULL AND r.status <> 'running' AND (-r.priority) = level
+                    AND r.tenant > l.tenant
+                ORDER BY r.tenant LIMIT 1) AS n
+        )
+        SELECT array_agg(l.tenant) INTO tenants FROM line AS l;
+        depth := greatest(1, (2 * most) / greatest(cardinality(tenants), 1));
+        LOOP
+            RETURN QUERY
+                SELECT h.tenant, h.run_id, -level, h.turn, h.ready_at_us, h.run_no
+                FROM unnest(tenants) AS t(name) CROSS JOIN LATERAL (
+                    SELECT r.tenant, r.run_id, r.ready_at_us, r.run_no,
+                        row_number() OVER (ORDER BY r.ready_at_us) AS turn
+                    FROM @.runs AS r
+                    WHERE r.ready_at_us IS NOT NULL AND r.status <> 'running'
+                        AND (-r.priority) = level AND r.tenant = t.name AND r.ready_at_us <= now_us
+                        AND (r.graph, r.version) IN (
+                            SELECT g->>0, (g->>1)::bigint FROM jsonb_array_elements(graphs) AS g)
+                    ORDER BY r.ready_at_us LIMIT depth) AS h;
+            GET DIAGNOSTICS found_here = ROW_COUNT;
+            EXIT WHEN found_here >= most OR depth >= most OR found_here < cardinality(tenants);
+            -- Some lines are long, others were not: look deeper once. The duplicates do no harm.
+            depth := most;
+        END LOOP;
+        total := total + found_here;
+        SELECT min(-r.priority) INTO level FROM @.runs AS r
+            WHERE r.ready_at_us IS NOT NULL AND r.status <> 'running' AND (-r.priority) > level;
+    END LOOP;
+END
+$$;
+
+-- Due runs in the order of a claim: priority, tenants in turn, age.
+CREATE FUNCTION @.due(graphs jsonb, now_us bigint, most int, wide int)
+RETURNS TABLE (tenant text, run_id text, place bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    backlog boolean;
+BEGIN
+    SELECT count(*) >= wide INTO backlog FROM (
+        SELECT FROM @.runs AS r WHERE r.ready_at_us <= now_us AND r.ready_at_us IS NOT NULL
+            AND r.status <> 'running' LIMIT wide) AS x;
+    RETURN QUERY
+        WITH served AS MATERIALIZED (
+            SELECT g->>0 AS graph, (g->>1)::bigint AS version FROM jsonb_array_elements(graphs) AS g
+        ), free AS (
+            SELECT r.tenant, r.run_id, r.priority, r.ready_at_us, r.run_no FROM @.runs AS r
+            WHERE NOT backlog AND r.ready_at_us IS NOT NULL AND r.status <> 'running'
+                AND r.ready_at_us <= now_us
+                AND (r.graph, r.version) IN (SELECT s.graph, s.version FROM served AS s)
+            UNION ALL
+            SELECT h.tenant, h.run_id, h.priority, h.ready_at_us, h.run_no
+            FROM @.heads(graphs, now_us, most) AS h WHERE backlog
+            UNION ALL
+            (SELECT r.tenant, r.run_id, r.priority, r.lease_until_us, r.run_no FROM @.runs AS r
+             WHERE r.status = 'running' AND r.ready_at_us <= now_us AND r.lease_until_us <= now_us
+                AND (r.graph, r.version) IN (SELECT s.graph, s.version FROM served AS s)
+             ORDER BY r.ready_at_us LIMIT wide)
+        ), turns AS (
+            SELECT f.tenant, f.run_id, f.priority, f.ready_at_us, f.run_no,
+                row_number() OVER (
+                    PARTITION BY f.priority, f.tenant ORDER BY f.ready_at_us, f.run_no) AS turn
+            FROM (SELECT DISTINCT * FROM free) AS f
+        )
+        SELECT t.tenant, t.run_id,
+            row_number() OVER (ORDER BY t.priority DESC, t.turn, t.ready_at_us, t.run_no)
+        FROM turns AS t ORDER BY 3 LIMIT most;
+END
+$$;
+
+CREATE FUNCTION @.claim(
+    by_worker text, graphs jsonb, now_us bigint, until bigint, most int, wide int
+) RETURNS SETOF @.runs LANGUAGE plpgsql AS $$
+BEGIN
+    -- Leases that were renewed since they were looked at last: due when they really end.
+    UPDATE @.runs AS r SET ready_at_us = r.lease_until_us
+        FROM (SELECT x.tenant, x.run_id FROM @.runs AS x
+              WHERE x.status = 'running' AND x.ready_at_us <= now_us AND x.lease_until_us > now_us
+              ORDER BY x.run_id LIMIT wide FOR UPDATE SKIP LOCKED) AS s
+        WHERE r.tenant = s.tenant AND r.run_id = s.run_id;
+    RETURN QUERY
+        WITH candidate AS MATERIALIZED (
+            SELECT * FROM @.due(graphs, now_us, 2 * most + 64, wide)
+        ), locked AS (
+            SELECT r.tenant, r.run_id, c.place FROM candidate AS c
+            JOIN @.runs AS r ON r.tenant = c.tenant AND r.run_id = c.run_id
+            WHERE r.ready_at_us <= now_us AND (r.status <> 'running' OR r.lease_until_us <= now_us)
+            ORDER BY c.place LIMIT most FOR UPDATE OF r SKIP LOCKED
+        ), taken AS (
+            UPDATE @.runs AS r SET status = 'running', token = r.token + 1, claims = r.claims + 1,
+                holder = by_worker, ready_at_us = until, lease_until_us = until, waits = NULL,
+                is_queued = false, queued_until_us = NULL
+            FROM locked AS l WHERE r.tenant = l.tenant AND r.run_id = l.run_id
+            RETURNING r.*
+        )
+        SELECT t.* FROM taken AS t
+        JOIN locked AS l ON l.tenant = t.tenant AND l.run_id = t.run_id ORDER BY l.place;
+END
+$$;
