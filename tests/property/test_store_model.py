@@ -15,6 +15,7 @@ from perdure.model import (
     Change,
     EffectPut,
     EffectState,
+    LimitRow,
     MailKind,
     MailPosted,
     MailTaken,
@@ -68,6 +69,15 @@ class Script:
             lease_until_us=self.now() + 100,
         )
 
+    def limit(self) -> LimitRow:
+        return LimitRow(
+            tenant=self.pick("", "*", "t", "u"),
+            graph=self.pick("", "g"),
+            concurrency=self.pick(None, 1, 2, 4),
+            rate=self.pick(None, 1, 3),
+            period_us=self.pick(50, 100),
+        )
+
     def mail(self) -> Any:
         return kit.signal_to(self.run_id(), kind=self.pick(*MailKind), at_us=self.now())
 
@@ -83,6 +93,7 @@ class Script:
             checkpoint=self.pick(0, self.random.randrange(9)),
             mail_seen=self.random.randrange(0, 20),
             keep_claims=self.pick(True, False),
+            version=self.pick(None, None, None, 1),
         )
         closed = AskClosed(ask_id=ask.ask_id, state=AskState.EXPIRED, at_us=self.now())
         return self.pick(
@@ -112,6 +123,13 @@ class Script:
             return kind, (self.pick("w_1", "w_2"), kit.GRAPHS), until | {"limit": self.pick(1, 5)}
         if kind == "post":
             return kind, (self.mail(),), {}
+        if kind == "set_limit":
+            return kind, (self.limit(),), {}
+        if kind == "drop_limit":
+            return kind, (self.pick("", "*", "t"), self.pick("", "g")), {}
+        if kind == "take":
+            lease = {"now_us": self.now(), "lease_until_us": self.now() + 100}
+            return kind, (self.run_id(), "w_2"), lease | {"token": self.pick(0, 1, 2)}
         target = f"{self.run_id()}{self.pick('a', 'b', 'c')}"
         if kind == "answer":
             return kind, (f"a_{target}",), {"value_wire": b"v", "by": "ann", "at_us": self.now()}
@@ -138,7 +156,7 @@ class Script:
         return kit.appended_to(row, *changes, at_us=self.now(), **wrong)
 
 
-RARE = ("post", "post", "answer", "decide", "renew")
+RARE = ("post", "post", "answer", "decide", "renew", "set_limit", "drop_limit", "take")
 
 
 async def outcome_of(store: Store, operation: tuple[str, tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -151,6 +169,7 @@ async def outcome_of(store: Store, operation: tuple[str, tuple[Any, ...], dict[s
 
 
 async def everything(store: Store, names: list[str]) -> dict[str, Any]:
+    limits = await store.read_limits()
     found: dict[str, Any] = {
         "runs": await store.find_runs(RunQuery(limit=1000)),
         "asks": sorted(await store.find_asks(AskQuery(limit=1000)), key=lambda row: row.ask_id),
@@ -158,6 +177,8 @@ async def everything(store: Store, names: list[str]) -> dict[str, Any]:
             await store.find_effects(EffectQuery(limit=1000)), key=lambda row: row.effect_id
         ),
         "next": await store.next_ready_at(kit.GRAPHS),
+        "limits": limits.limits,
+        "running": limits.running,
     }
     for row in found["runs"]:
         found[f"frames {row.run_id}"] = await store.read_frames(row.run_id)

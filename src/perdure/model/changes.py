@@ -18,6 +18,9 @@ class RunReleased(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
     (unless `keep_claims`). If the run has unread mail that was not there when the holder last read
     (`mail_seen`: the highest mail id it has read), `ready_at_us` becomes "at once" whatever is said
     here, so that no wake-up is lost.
+
+    `version`: the run goes on with this version of its graph from now on; None: with the one that
+    it has.
     """
 
     status: RunStatus
@@ -27,6 +30,7 @@ class RunReleased(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
     checkpoint: int = 0
     mail_seen: int = 0
     keep_claims: bool = False
+    version: int | None = None
 
 
 class RunProgressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed"):

@@ -227,6 +227,20 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True):
     post_id: str = ""
 
 
+class GraphShape(msgspec.Struct, array_like=True, frozen=True):
+    """What a run that stands in a graph needs of it: whether the run can go on there.
+
+    Attributes:
+        nodes: names of its nodes, sorted; of a subgraph's nodes with the path to them, by `/`.
+        fields: names of its state's fields, sorted.
+    """
+
+    name: str
+    version: int
+    nodes: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+
+
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process, as it advertises itself.
 
@@ -235,6 +249,9 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
         seen_at_us: newest heartbeat.
         liveness: token of the operating-system lock that proves it alive on its own host; empty
             where the store has none.
+        is_draining: it claims nothing more and will be gone soon.
+        concurrency: runs that it executes at once; 0: it did not say.
+        shapes: of the graphs; empty: it did not say.
     """
 
     worker_id: WorkerId
@@ -245,6 +262,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     seen_at_us: int = 0
     liveness: str = ""
     is_draining: bool = False
+    concurrency: int = 0
+    shapes: tuple[GraphShape, ...] = ()
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):

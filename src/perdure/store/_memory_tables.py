@@ -8,7 +8,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
-from perdure.model import AskRow, EffectRow, FrameRow, Mail, RunRow, ThreadRow, WorkerRow
+from perdure.model import (
+    AskRow,
+    EffectRow,
+    FrameRow,
+    LimitRow,
+    Mail,
+    RunRow,
+    ScheduleRow,
+    ThreadRow,
+    WorkerRow,
+)
 
 _ABSENT: Any = object()
 
@@ -35,6 +45,9 @@ class Tables:
         self.asks: dict[AskId, AskRow] = {}
         self.asks_of: dict[RunId, tuple[AskId, ...]] = {}
         self.workers: dict[WorkerId, WorkerRow] = {}
+        self.limits: dict[tuple[TenantId, str], LimitRow] = {}
+        self.buckets: dict[tuple[TenantId, str], int] = {}
+        self.schedules: dict[tuple[TenantId, str], ScheduleRow] = {}
         self.last_mail_id = 0
         self.writes = 0
         self.lock = RLock()

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from perdure.core.room import Room
 from perdure.errors import InvariantBroken
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
@@ -37,6 +38,7 @@ from perdure.model import (
     ThreadBased,
     ThreadRow,
 )
+from perdure.store import _memory_orders as orders
 from perdure.store import _rules as rules
 from perdure.store._memory_tables import Tables
 from perdure.store.api import Answered, Decided
@@ -55,7 +57,8 @@ def start_one(tables: Tables, run: NewRun) -> Started | Exception:
     if rules.is_refused(run, is_busy=bool(unfinished)):
         return rules.thread_busy(run, unfinished[0])
     cancelled = _cancel_all(tables, run, unfinished)
-    row = _insert(tables, run, is_busy=bool(unfinished))
+    may_take = not tables.limits or rules.may_take(run, Room(orders.limit_state(tables), 0))
+    row = _insert(tables, run, is_busy=bool(unfinished), may_take=may_take)
     return Started(
         row=row, created=True, taken=row.status is RunStatus.RUNNING, cancelled=cancelled
     )
@@ -91,12 +94,16 @@ def _cancel_all(tables: Tables, run: NewRun, unfinished: list[RunRow]) -> tuple[
     return tuple(row.run_id for row in unfinished)
 
 
-def _insert(tables: Tables, run: NewRun, *, is_busy: bool) -> RunRow:
+def _insert(tables: Tables, run: NewRun, *, is_busy: bool, may_take: bool = False) -> RunRow:
     key = (run.tenant, run.thread)
     thread = tables.threads.get(key, ThreadRow(tenant=run.tenant, thread=run.thread))
     thread = replace(thread, last_ordinal=thread.last_ordinal + 1)
     row = rules.first_row(
-        run, ordinal=thread.last_ordinal, is_busy=is_busy, base_checkpoint=thread.checkpoint
+        run,
+        ordinal=thread.last_ordinal,
+        is_busy=is_busy,
+        base_checkpoint=thread.checkpoint,
+        may_take=may_take,
     )
     tables.put(tables.threads, key, thread)
     tables.put(tables.run_at, (*key, row.ordinal), row.run_id)
@@ -133,10 +140,18 @@ def claim(
     due = [tables.runs[run_id] for run_id, ready in tables.due.items() if ready <= now_us]
     due = [row for row in due if (row.graph, row.version) in wanted]
     due.sort(key=lambda row: (row.ready_at_us or 0, tables.numbers[row.run_id]))
-    taken = [rules.claimed(row, worker_id, lease_until_us) for row in _in_turn(due)[:limit]]
-    for row in taken:
-        tables.put_run(row)
-    return taken
+
+    def take(row: RunRow) -> RunRow:
+        claimed = rules.claimed(row, worker_id, lease_until_us)
+        tables.put_run(claimed)
+        return claimed
+
+    if tables.limits:
+        return orders.claim_within(tables, due, _in_turn, take, now_us=now_us, limit=limit)
+    return [take(row) for row in _in_turn(due)[:limit]]
+
+
+# -- leases ----------------------------------------------------------------------------------------
 
 
 def _in_turn(due: list[RunRow]) -> list[RunRow]:
@@ -358,6 +373,7 @@ def _released(tables: Tables, row: RunRow, item: Append, change: RunReleased) ->
         checkpoint=max(row.checkpoint, change.checkpoint),
         holder=None,
         claims=row.claims if change.keep_claims else 0,
+        version=row.version if change.version is None else change.version,
     )
     tables.put_run(released)
     _move_thread(tables, row, change.checkpoint)

@@ -10,15 +10,21 @@ from perdure.errors import StoreCorrupt
 from perdure.model import (
     AskRow,
     AskState,
+    BucketRow,
     EffectKind,
     EffectRow,
     EffectState,
     Failure,
     FrameRow,
+    GraphShape,
+    LimitRow,
     Mail,
     MailKind,
+    Missed,
+    OnBusy,
     RunRow,
     RunStatus,
+    ScheduleRow,
     ThreadRow,
     Wait,
     WorkerRow,
@@ -30,6 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_any = msgspec.msgpack.Decoder().decode
 _decode_waits = msgspec.msgpack.Decoder(tuple[Wait, ...]).decode
 _decode_failure = msgspec.msgpack.Decoder(Failure).decode
+_decode_shapes = msgspec.msgpack.Decoder(tuple[GraphShape, ...]).decode
 _decode_graphs = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
 
 RUN_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(RunRow))
@@ -226,6 +233,8 @@ def worker_params(row: WorkerRow) -> Row:
         row.seen_at_us,
         row.liveness,
         row.is_draining,
+        row.concurrency,
+        _encode(row.shapes) if row.shapes else None,
     )
 
 
@@ -241,4 +250,57 @@ def worker_row(row: Row) -> WorkerRow:
         seen_at_us=row[5],
         liveness=row[6],
         is_draining=bool(row[7]),
+        concurrency=row[8],
+        shapes=() if row[9] is None else _decode_shapes(row[9]),
+    )
+
+
+@_readable
+def limit_row(row: Row) -> LimitRow:
+    """Return the limit of a row (tenant, graph, concurrency, rate, period_us, set_at_us)."""
+    return LimitRow(
+        tenant=row[0],
+        graph=row[1],
+        concurrency=row[2],
+        rate=row[3],
+        period_us=row[4],
+        set_at_us=row[5],
+    )
+
+
+@_readable
+def bucket_row(row: Row) -> BucketRow:
+    """Return the bucket of a row (tenant, graph, full_at_us)."""
+    return BucketRow(tenant=row[0], graph=row[1], full_at_us=row[2])
+
+
+def schedule_params(row: ScheduleRow) -> Row:
+    """Return the schedule as parameters in the order of `ScheduleRow`."""
+    values = msgspec.structs.astuple(row)
+    return (*values[:11], row.on_busy.value, row.missed.value, *values[13:])
+
+
+@_readable
+def schedule_row(row: Row) -> ScheduleRow:
+    """Return the schedule of a row with the columns in the order of `ScheduleRow`."""
+    return ScheduleRow(
+        tenant=row[0],
+        name=row[1],
+        revision=row[2],
+        graph=row[3],
+        version=row[4],
+        cron=row[5],
+        timezone=row[6],
+        input_wire=row[7],
+        input_digest=row[8],
+        thread=row[9],
+        priority=row[10],
+        on_busy=OnBusy(row[11]),
+        missed=Missed(row[12]),
+        next_at_us=row[13],
+        is_paused=bool(row[14]),
+        created_at_us=row[15],
+        fired_at_us=row[16],
+        fired_run=row[17],
+        problem=row[18],
     )

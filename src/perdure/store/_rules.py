@@ -4,13 +4,14 @@ A backend reads the rows that a rule needs, asks the rule, and writes what it sa
 transaction.
 """
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from perdure.core.machines import ASK_TABLE, AskEvent, advance
+from perdure.core.room import Closed, Room
 from perdure.errors import (
     NotFound,
     RunFinal,
@@ -19,8 +20,10 @@ from perdure.errors import (
     StoreCorrupt,
     ThreadBusy,
 )
-from perdure.ids import RunId
+from perdure.ids import RunId, TenantId
 from perdure.model import (
+    ALL_GRAPHS,
+    ALL_TENANTS,
     Append,
     AskRow,
     AskState,
@@ -38,6 +41,7 @@ from perdure.model import (
     RunRow,
     RunSpawned,
     RunStatus,
+    ScheduleRow,
     Started,
     Wait,
     WaitKind,
@@ -92,7 +96,17 @@ def is_refused(run: NewRun, *, is_busy: bool) -> bool:
     return is_busy and run.on_busy is OnBusy.REJECT
 
 
-def first_row(run: NewRun, *, ordinal: int, is_busy: bool, base_checkpoint: int) -> RunRow:
+def may_take(run: NewRun, room: Room) -> bool:
+    """Return whether a start may take the run at once: a run that a limit counts waits for a claim.
+
+    Even where there is room: others may wait for it already.
+    """
+    return not room.applies(run.tenant, run.graph)
+
+
+def first_row(
+    run: NewRun, *, ordinal: int, is_busy: bool, base_checkpoint: int, may_take: bool = True
+) -> RunRow:
     """Return the row of a new run: queued behind the thread, due, or taken by a worker."""
     row = RunRow(
         run_id=run.run_id,
@@ -115,7 +129,7 @@ def first_row(run: NewRun, *, ordinal: int, is_busy: bool, base_checkpoint: int)
     is_due = run.ready_at_us <= run.created_at_us
     if is_busy:
         return replace(row, ready_at_us=None, waits=queue_waits(run, is_due=is_due))
-    if is_due and run.take_for is not None:
+    if is_due and run.take_for is not None and may_take:
         return claimed(row, run.take_for, run.lease_until_us)
     return row
 
@@ -137,6 +151,73 @@ def claimed(row: RunRow, worker_id: str, lease_until_us: int) -> RunRow:
         ready_at_us=lease_until_us,
         waits=(),
     )
+
+
+def is_takeable(row: RunRow, *, token: int, now_us: int) -> bool:
+    """Return whether `take` may have the run."""
+    if row.status.is_final or row.token != token:
+        return False
+    if row.status is RunStatus.RUNNING:
+        return row.ready_at_us is not None and row.ready_at_us <= now_us
+    return row.status is not RunStatus.PENDING or row.ready_at_us is not None
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A due run that is not running, as a claim under limits looks at it.
+
+    Attributes:
+        number: what the store knows it by.
+    """
+
+    number: Any
+    tenant: TenantId
+    graph: str
+    is_first: bool
+
+
+def claim_within(
+    room: Room,
+    find_due: Callable[[list[Closed], int], list[Candidate]],
+    take: Callable[[Candidate], RunRow | None],
+    limit: int,
+) -> list[RunRow]:
+    """Take up to `limit` runs for which there is room; rows after the claim, in order.
+
+    Args:
+        room: what the limits leave; counted down here.
+        find_due: returns up to so many due runs outside the closed patterns that are not running,
+            in the order of a claim.
+        take: claims one, so that it is not found again; None: it could not be read.
+        limit: at most so many.
+    """
+    taken: list[RunRow] = []
+    has_moved = True
+    while has_moved and len(taken) < limit:
+        has_moved = False
+        for each in find_due(room.closed(), limit - len(taken)):
+            if room.keeps(each.tenant, each.graph, is_first=each.is_first) is not None:
+                continue  # the room went to those before it: the next look leaves its like out
+            has_moved = True
+            row = take(each)
+            if row is not None:
+                room.take(each.tenant, each.graph, is_first=each.is_first)
+                taken.append(row)
+    return taken
+
+
+def is_closed(candidate: Candidate, closed: list[Closed]) -> bool:
+    """Return whether any of the patterns names the run."""
+    return any(
+        each.tenant in {ALL_TENANTS, candidate.tenant}
+        and each.graph in {ALL_GRAPHS, candidate.graph}
+        and (candidate.is_first or not each.only_first)
+        for each in closed
+    )
+
+
+def schedule_order(row: ScheduleRow) -> tuple[bool, int, str, str]:
+    """Return the key that schedules are sorted by."""
+    return (row.next_at_us is None, row.next_at_us or 0, row.tenant, row.name)
 
 
 def first_frame(run: NewRun) -> FrameRow:

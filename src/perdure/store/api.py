@@ -23,6 +23,13 @@ Rules, for every implementation (the conformance suite in `perdure.testing` chec
   is recognised as the caller's own, answered as the first time, and never written twice. How it is
   recognised is said at each method. A claim's answer is found again by `RunQuery.holder`; what
   became of a transaction its store finds out by itself.
+- **Limits are obeyed by the claim itself**, in its transaction, so that all workers together never
+  exceed one. `core.room` decides from the limits, the runs that are running and the token buckets:
+  a run is taken if `Room.keeps` gives None for it, and is then counted by `Room.take`. One whose
+  lease ended is running already: it is always taken, and comes before the others. A run that is
+  kept back stays as it is, holds up no other, and is no turn of its tenant; priority and turns hold
+  among those that are left. Two claims, or a claim and `start(take_for=...)` or `set_limit`, must
+  not read the same room at once.
 - **Errors** are those of `perdure.errors`, the driver's error as the cause. `StoreError` from a
   write means: nothing was written; `CommitUncertain` alone means: nobody knows.
 """
@@ -41,10 +48,13 @@ from perdure.model import (
     EffectRow,
     EffectState,
     FrameRow,
+    LimitRow,
+    LimitState,
     Mail,
     NewRun,
     RunRow,
     RunStatus,
+    ScheduleRow,
     Started,
     ThreadRow,
     WorkerRow,
@@ -160,7 +170,8 @@ class Store(Protocol):
         others are written. A start key that exists with the same digest returns the first run,
         `created=False`. On a thread with an unfinished run: `queue` stores it with
         `ready_at_us=None` and a `thread` wait; `reject` refuses it; `cancel` posts a cancel to
-        every unfinished run of the thread, and queues.
+        every unfinished run of the thread, and queues. A run that a limit counts is not taken
+        (`take_for` is left out of account): it is stored pending, for the next claim.
         Idempotent: by run id (`created=False`; `taken` while `take_for` still holds it under token
         1).
         Durability: all created runs, when it returns. Atomicity: each run with its first frame.
@@ -204,7 +215,21 @@ class Store(Protocol):
 
         Order: priority (higher first); within one, tenants in turn, each by `ready_at_us`. A run
         whose row can't be read is logged and passed over for a while: it must not hold up others.
+        Limits: see the rules above.
         Durability: the new tokens, when it returns.
+        """
+
+    async def take(
+        self, run_id: RunId, worker_id: WorkerId, *, token: int, now_us: int, lease_until_us: int
+    ) -> RunRow | None:
+        """Claim this one run, of whatever graph and version; None: it is not to be had.
+
+        It must be unfinished, have this token still, and be due, waiting or parked: not running
+        under a lease that holds, and not pending without a time (queued behind its thread). Limits
+        do not count. For what no worker of its graph version is there to do: to park it, to move it
+        to another version, to cancel it.
+        Idempotent: no; as with a claim, `RunQuery.holder` tells what became of it.
+        Durability: the new token, when it returns.
         """
 
     async def renew(
@@ -255,7 +280,10 @@ class Store(Protocol):
     # -- workers -----------------------------------------------------------------------------------
 
     async def register_worker(self, row: WorkerRow) -> None:
-        """Make the worker known; with LIVENESS, take the lock that its life is read from."""
+        """Make the worker known; with LIVENESS, take the lock that its life is read from.
+
+        Called again it replaces the row (a worker that begins to drain says so).
+        """
 
     async def forget_worker(self, worker_id: WorkerId) -> None:
         """Remove the worker and its lock; runs that it still holds become claimable at once."""
@@ -283,8 +311,55 @@ class Store(Protocol):
         round.
         """
 
-    async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
-        """Return the earliest `ready_at_us` of these graphs; None: no run is due by itself."""
+    async def next_ready_at(
+        self, graphs: Sequence[tuple[str, int]], *, after_us: int = 0
+    ) -> int | None:
+        """Return the first time above `after_us` at which a claim of these graphs may find more.
+
+        That is the earliest `ready_at_us` of their runs, or, where a rate keeps runs back, the
+        earliest time at which an empty bucket has a token (of any graph). None: nothing is due by
+        itself.
+        """
+
+    # -- limits ------------------------------------------------------------------------------------
+
+    async def set_limit(self, limit: LimitRow) -> None:
+        """Insert the limit, or replace the one of the same (tenant, graph); buckets stay.
+
+        Idempotent: yes.
+        Durability: when it returns. Every later claim obeys it; what is running goes on.
+        """
+
+    async def drop_limit(self, tenant: TenantId, graph: str) -> bool:
+        """Remove the limit of exactly this tenant and graph; return whether there was one.
+
+        Buckets that no limit needs any more may stay, or go.
+        """
+
+    async def read_limits(self) -> LimitState:
+        """Return the limits, and what they count, as of one moment."""
+
+    # -- schedules ---------------------------------------------------------------------------------
+
+    async def put_schedule(self, row: ScheduleRow, *, expected: int) -> bool:
+        """Write the schedule if the stored one has this revision (0: if there is none).
+
+        Returns whether it was written. The row carries its new revision, unlike any before.
+        Idempotent: a row that is stored as it is given was written by this call before.
+        Durability: when it returns. Atomicity: the comparison is part of the write.
+        """
+
+    async def drop_schedule(self, tenant: TenantId, name: str) -> bool:
+        """Remove a schedule; return whether there was one."""
+
+    async def find_schedules(
+        self, *, tenant: TenantId | None = None, due_us: int | None = None, limit: int = 100_000
+    ) -> list[ScheduleRow]:
+        """Return schedules: by `next_at_us`, those without one last, then by tenant and name.
+
+        `due_us`: only those whose `next_at_us` is at or before it.
+        """
+        ...
 
     # -- reading -----------------------------------------------------------------------------------
 

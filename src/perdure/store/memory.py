@@ -16,6 +16,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from perdure.clock import Services
+from perdure.core.room import Room
 from perdure.errors import SettingInvalid, StoreUnavailable, UsageError
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
@@ -24,14 +25,18 @@ from perdure.model import (
     AskRow,
     EffectRow,
     FrameRow,
+    LimitRow,
+    LimitState,
     Mail,
     NewRun,
     RunRow,
     RunStatus,
+    ScheduleRow,
     Started,
     ThreadRow,
     WorkerRow,
 )
+from perdure.store import _memory_orders as orders
 from perdure.store import _memory_writes as writes
 from perdure.store import _rules as rules
 from perdure.store._memory_tables import Tables
@@ -163,6 +168,15 @@ class MemoryStore:
                 limit=limit,
             )
 
+    async def take(
+        self, run_id: RunId, worker_id: WorkerId, *, token: int, now_us: int, lease_until_us: int
+    ) -> RunRow | None:
+        """Claim this one run; see `Store.take`."""
+        async with self._write("claim") as tables:
+            return orders.take(
+                tables, run_id, worker_id, token=token, now_us=now_us, lease_until_us=lease_until_us
+            )
+
     async def renew(
         self,
         worker_id: WorkerId,
@@ -239,20 +253,66 @@ class MemoryStore:
         self._check_open()
         return await self._watch.wait(timeout_s, since)
 
-    async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
-        """Return the earliest `ready_at_us` of these graphs; None: no run is due by itself."""
+    async def next_ready_at(
+        self, graphs: Sequence[tuple[str, int]], *, after_us: int = 0
+    ) -> int | None:
+        """Return when a claim of these graphs may find more; see `Store.next_ready_at`."""
         wanted = set(graphs)
         self._check_open()
         with self._tables.lock:
             runs = self._tables.runs
-            return min(
-                (
-                    ready
-                    for run_id, ready in self._tables.due.items()
-                    if (runs[run_id].graph, runs[run_id].version) in wanted
-                ),
-                default=None,
-            )
+            times = [
+                ready
+                for run_id, ready in self._tables.due.items()
+                if ready > after_us and (runs[run_id].graph, runs[run_id].version) in wanted
+            ]
+            room = Room(orders.limit_state(self._tables), after_us)
+        token_at = room.next_token_at(after_us)
+        return min([*times, *([] if token_at is None else [token_at])], default=None)
+
+    # -- limits and schedules ----------------------------------------------------------------------
+
+    async def set_limit(self, limit: LimitRow) -> None:
+        """Insert or replace the limit; see `Store.set_limit`."""
+        async with self._write("limit") as tables:
+            tables.put(tables.limits, (limit.tenant, limit.graph), limit)
+
+    async def drop_limit(self, tenant: TenantId, graph: str) -> bool:
+        """Remove the limit; return whether there was one."""
+        async with self._write("limit") as tables:
+            was_there = (tenant, graph) in tables.limits
+            tables.drop(tables.limits, (tenant, graph))
+            return was_there
+
+    async def read_limits(self) -> LimitState:
+        """Return the limits, and what they count, as of one moment."""
+        self._check_open()
+        with self._tables.lock:
+            return orders.limit_state(self._tables)
+
+    async def put_schedule(self, row: ScheduleRow, *, expected: int) -> bool:
+        """Write the schedule if the stored one has this revision; see `Store.put_schedule`."""
+        async with self._write("schedule") as tables:
+            return orders.put_schedule(tables, row, expected=expected)
+
+    async def drop_schedule(self, tenant: TenantId, name: str) -> bool:
+        """Remove a schedule; return whether there was one."""
+        async with self._write("schedule") as tables:
+            was_there = (tenant, name) in tables.schedules
+            tables.drop(tables.schedules, (tenant, name))
+            return was_there
+
+    async def find_schedules(
+        self, *, tenant: TenantId | None = None, due_us: int | None = None, limit: int = 100_000
+    ) -> list[ScheduleRow]:
+        """Return schedules by `next_at_us`; see `Store.find_schedules`."""
+        rows = [
+            row
+            for row in self._rows(self._tables.schedules)
+            if tenant in {None, row.tenant}
+            and (due_us is None or (row.next_at_us is not None and row.next_at_us <= due_us))
+        ]
+        return sorted(rows, key=rules.schedule_order)[: rules.limit_of(limit)]
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -107,11 +107,10 @@ def signal_to(run_id: RunId, **fields: Any) -> Mail:
     return Mail(run_id=run_id, **(given | fields))
 
 
-def worker(worker_id: WorkerId = WORKER) -> WorkerRow:
+def worker(worker_id: WorkerId = WORKER, **fields: Any) -> WorkerRow:
     """Return a worker that runs `GRAPHS`."""
-    return WorkerRow(
-        worker_id=worker_id, host="host", pid=1, graphs=GRAPHS, started_at_us=T0, seen_at_us=T0
-    )
+    given: dict[str, Any] = {"host": "host", "pid": 1, "graphs": GRAPHS, "started_at_us": T0}
+    return WorkerRow(worker_id=worker_id, **(given | {"seen_at_us": T0} | fields))
 
 
 def ended(status: RunStatus = RunStatus.SUCCEEDED, **fields: Any) -> RunEnded:

@@ -23,6 +23,12 @@ import pytest_asyncio
 
 from perdure.store.api import Store
 from perdure.testing._conformance_messages import AskRules, EffectRules, MailRules
+from perdure.testing._conformance_orders import (
+    LimitRules,
+    ScheduleRules,
+    TakeRules,
+    WorkerRowRules,
+)
 from perdure.testing._conformance_repeats import RepeatRules
 from perdure.testing._conformance_runs import AppendRules, ClaimRules, StartRules
 from perdure.testing._conformance_shared import (
@@ -49,6 +55,10 @@ class StoreConformance(
     ManyObjectRules,
     TransactionRules,
     LivenessRules,
+    LimitRules,
+    TakeRules,
+    ScheduleRules,
+    WorkerRowRules,
 ):
     """Every rule of `perdure.store.api`, as tests."""
 

@@ -128,7 +128,7 @@ _RELEASE = """
 UPDATE perdure_runs
 SET status = ?, waits = ?, ready_at_us = ?, failure = ?, checkpoint = max(checkpoint, ?), holder =
 NULL,
-    claims = iif(?, claims, 0)
+    claims = iif(?, claims, 0), version = coalesce(?, version)
 WHERE run_no = ? RETURNING graph
 """
 
@@ -143,6 +143,7 @@ def _released(db: apsw.Connection, run_no: int, item: Append, change: RunRelease
         wire_of(change.failure),
         change.checkpoint,
         change.keep_claims,
+        change.version,
         run_no,
     )
     graph = db.execute(_RELEASE, params).get

@@ -6,10 +6,15 @@ of each tenant's line are looked at, by the index on (priority, tenant, ready_at
 cost follows the number of tenants.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import apsw
 
+from perdure.core.room import Closed
+from perdure.model import ALL_GRAPHS, ALL_TENANTS
+from perdure.store import _rules as rules
 from perdure.store._rows import Row
 from perdure.store.sqlite.limits import CLAIM_WINDOW
 
@@ -92,3 +97,109 @@ def _lines(db: apsw.Connection) -> Iterator[tuple[int, str]]:
         yield priority, tenant
         rows = db.execute(_NEXT_TENANT, (priority, tenant)).fetchall()
         rows = rows or db.execute(_NEXT_PRIORITY, (priority,)).fetchall()
+
+
+# -- under limits ----------------------------------------------------------------------------------
+
+_LOST = f"""
+SELECT priority, tenant, ready_at_us, run_no FROM perdure_runs INDEXED BY perdure_runs_holder
+WHERE holder IS NOT NULL AND status = 'running' AND ready_at_us <= :now AND {_GRAPHS}
+"""
+_COUNT_DUE = """
+SELECT count(*) FROM (SELECT 1 FROM perdure_runs WHERE ready_at_us <= :now LIMIT :window)
+"""
+_DUE_ROWS = f"""
+SELECT priority, tenant, ready_at_us, run_no, graph, token FROM perdure_runs
+WHERE ready_at_us <= :now AND status <> 'running' AND {_GRAPHS}
+"""
+_OPEN_HEADS = f"""
+SELECT priority, tenant, ready_at_us, run_no, graph, token
+FROM perdure_runs INDEXED BY perdure_runs_turn
+WHERE priority = :priority AND tenant = :tenant AND ready_at_us <= :now AND status <> 'running'
+    AND {_GRAPHS} AND graph NOT IN (SELECT value FROM json_each(:shut))
+    AND (token > 0 OR graph NOT IN (SELECT value FROM json_each(:shut_first)))
+ORDER BY ready_at_us LIMIT :limit
+"""
+
+
+def find_lost(db: apsw.Connection, graphs: str, *, now_us: int, limit: int) -> list[int]:
+    """Return the numbers of running runs of these graphs whose lease ended, in claim order."""
+    rows: list[Row] = db.execute(_LOST, {"now": now_us, "graphs": graphs}).fetchall()
+    return [row[3] for row in _in_turn(rows)[:limit]]
+
+
+class DueWithin:
+    """The due runs of one claim under limits that are not running, outside what is closed."""
+
+    def __init__(
+        self, db: apsw.Connection, graphs: str, *, now_us: int, window: int = CLAIM_WINDOW
+    ) -> None:
+        """Read them, unless they are a backlog: then only the heads of the lines are looked at."""
+        self._db = db
+        self._params = {"now": now_us, "graphs": graphs, "window": window}
+        self._names = {name for name, _version in json.loads(graphs)}
+        self._taken: set[int] = set()
+        is_backlog = db.execute(_COUNT_DUE, self._params).get >= window
+        self._rows = None if is_backlog else db.execute(_DUE_ROWS, self._params).fetchall()
+
+    def is_taken(self, number: int) -> None:
+        """Leave the run out from now on."""
+        self._taken.add(number)
+
+    def find(self, closed: list[Closed], limit: int) -> list[rules.Candidate]:
+        """Return up to `limit` of them, in the order of a claim."""
+        if self._rows is None:
+            return self._heads(closed, limit)
+        rows = [
+            row
+            for row in self._rows
+            if row[3] not in self._taken and not rules.is_closed(_candidate(row), closed)
+        ]
+        return [_candidate(row) for row in _in_turn(rows)[:limit]]
+
+    def _heads(self, closed: list[Closed], limit: int) -> list[rules.Candidate]:
+        found: list[rules.Candidate] = []
+        rows: list[Row] = []
+        priority_before: int | None = None
+        for priority, tenant in _lines(self._db):
+            if priority != priority_before:
+                found += [_candidate(row) for row in _in_turn(rows)[: limit - len(found)]]
+                if len(found) >= limit:
+                    return found
+                rows, priority_before = [], priority
+            rows += self._line(priority, tenant, closed, limit)
+        return found + [_candidate(row) for row in _in_turn(rows)[: limit - len(found)]]
+
+    def _line(self, priority: int, tenant: str, closed: list[Closed], limit: int) -> Sequence[Row]:
+        mine = [each for each in closed if each.tenant in {ALL_TENANTS, tenant}]
+        shut = {each.graph for each in mine if not each.only_first}
+        if ALL_GRAPHS in shut or self._names <= shut:
+            return ()  # not to look at each of its runs: they may be many
+        shut_first = {each.graph for each in mine if each.only_first}
+        if ALL_GRAPHS in shut_first:
+            shut_first = self._names
+        params: dict[str, Any] = {
+            **self._params,
+            "priority": priority,
+            "tenant": tenant,
+            "limit": limit,
+            "shut": json.dumps(sorted(shut)),
+            "shut_first": json.dumps(sorted(shut_first)),
+        }
+        return self._db.execute(_OPEN_HEADS, params).fetchall()
+
+
+def _candidate(row: Row) -> rules.Candidate:
+    _priority, tenant, _ready, run_no, graph, token = row
+    return rules.Candidate(number=run_no, tenant=tenant, graph=graph, is_first=token == 0)
+
+
+def _in_turn(rows: Sequence[Row]) -> list[Row]:
+    """Return rows that begin with priority, tenant, ready_at_us, run_no in the order of a claim."""
+    turns: dict[tuple[int, str], int] = {}
+    keyed: list[tuple[tuple[int, int, int, int], Row]] = []
+    for row in sorted(rows, key=lambda row: (row[2], row[3])):
+        priority, tenant, ready, run_no = row[:4]
+        turn = turns[priority, tenant] = turns.get((priority, tenant), 0) + 1
+        keyed.append(((-priority, turn, ready, run_no), row))
+    return [row for _key, row in sorted(keyed)]

@@ -25,10 +25,11 @@ from perdure.store._rows import (
 )
 from perdure.store.api import AskQuery, EffectQuery, RunQuery
 from perdure.store.sqlite._columns import ASK_COLUMNS, ASKS_FROM, EFFECT_COLUMNS, EFFECTS_FROM
+from perdure.store.sqlite._orders import next_token_at
 
 _NEXT_READY = """
 SELECT ready_at_us FROM perdure_runs
-WHERE ready_at_us IS NOT NULL AND (graph, version) IN (SELECT value ->> 0, value ->> 1 FROM
+WHERE ready_at_us > ? AND (graph, version) IN (SELECT value ->> 0, value ->> 1 FROM
 json_each(?)) ORDER BY ready_at_us LIMIT 1
 """
 _FRAMES = """
@@ -204,10 +205,11 @@ def find_workers(db: apsw.Connection) -> list[WorkerRow]:
     return [worker_row(row) for row in db.execute(sql).fetchall()]
 
 
-def next_ready_at(db: apsw.Connection, graphs: str) -> int | None:
-    """Return the earliest `ready_at_us` of any run of these graphs (JSON)."""
-    found: int | None = db.execute(_NEXT_READY, (graphs,)).get
-    return found
+def next_ready_at(db: apsw.Connection, graphs: str, after_us: int) -> int | None:
+    """Return when a claim of these graphs (JSON) may find more than at `after_us`."""
+    ready_at: int | None = db.execute(_NEXT_READY, (after_us, graphs)).get
+    token_at = next_token_at(db, after_us)
+    return min((at for at in (ready_at, token_at) if at is not None), default=None)
 
 
 def check(db: apsw.Connection) -> list[str]:

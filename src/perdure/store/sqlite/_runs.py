@@ -7,13 +7,14 @@ from typing import Any
 import apsw
 import msgspec
 
+from perdure.core.room import Room
 from perdure.errors import StoreCorrupt
 from perdure.ids import RunId, TenantId, ThreadId, WorkerId
 from perdure.model import Mail, MailKind, NewRun, OnBusy, RunRow, RunStatus, Started, WorkerRow
 from perdure.store import _rules as rules
 from perdure.store._rows import RUN_COLUMNS, WORKER_COLUMNS, run_params, run_row, worker_params
-from perdure.store.sqlite import _mail
-from perdure.store.sqlite._due import find_due
+from perdure.store.sqlite import _mail, _orders
+from perdure.store.sqlite._due import DueWithin, find_due, find_lost
 from perdure.store.sqlite.limits import UNREADABLE_PAUSE_US, WORKER_FORGOTTEN_US
 
 log = logging.getLogger("perdure")
@@ -63,10 +64,15 @@ def _start_one(db: apsw.Connection, run: NewRun) -> Started | Exception:
     if rules.is_refused(run, is_busy=bool(unfinished)):
         return rules.thread_busy(run, unfinished[0])
     cancelled = _cancel_all(db, run, unfinished)
-    row = insert_run(db, run, is_busy=bool(unfinished))
+    may_take = run.take_for is None or _may_take(db, run)
+    row = insert_run(db, run, is_busy=bool(unfinished), may_take=may_take)
     return Started(
         row=row, created=True, taken=row.status is RunStatus.RUNNING, cancelled=cancelled
     )
+
+
+def _may_take(db: apsw.Connection, run: NewRun) -> bool:
+    return not _orders.has_limits(db) or rules.may_take(run, Room(_orders.read_limits(db), 0))
 
 
 def _known(db: apsw.Connection, run: NewRun) -> Started | Exception | None:
@@ -102,10 +108,14 @@ def _cancel_all(db: apsw.Connection, run: NewRun, unfinished: list[RunRow]) -> t
     return tuple(row.run_id for row in unfinished)
 
 
-def insert_run(db: apsw.Connection, run: NewRun, *, is_busy: bool) -> RunRow:
+def insert_run(
+    db: apsw.Connection, run: NewRun, *, is_busy: bool, may_take: bool = False
+) -> RunRow:
     """Insert the run with its first frame as the thread's newest; return its row."""
     ordinal, checkpoint = _one(db, _THREAD_NEXT, (run.tenant, run.thread))
-    row = rules.first_row(run, ordinal=ordinal, is_busy=is_busy, base_checkpoint=checkpoint)
+    row = rules.first_row(
+        run, ordinal=ordinal, is_busy=is_busy, base_checkpoint=checkpoint, may_take=may_take
+    )
     (run_no,) = _one(db, _INSERT_RUN, run_params(row))
     frame = rules.first_frame(run)
     params = (run_no, 1, 1, 0, frame.at_us, frame.body, frame.prev_hash, frame.hash)
@@ -147,15 +157,61 @@ def claim(
     A run whose row is damaged is passed over for a while, unchanged but for the time it is due:
     it would hold up every other run.
     """
-    claimed: list[RunRow] = []
-    for run_no in find_due(db, graphs, now_us=now_us, limit=limit):
-        try:
-            with db:  # a savepoint
-                claimed.append(run_row(_one(db, _CLAIM, (worker_id, lease_until_us, run_no))))
-        except StoreCorrupt as error:
-            log.error("a run is passed over for a minute: %s", error)  # noqa: TRY400  # a state of the data, no fault of the code
-            db.execute(_POSTPONE, (now_us + UNREADABLE_PAUSE_US, run_no))
-    return claimed
+    lease = (worker_id, lease_until_us, now_us)
+    if _orders.has_limits(db):
+        return _claim_within(db, graphs, lease, limit=limit)
+    numbers = find_due(db, graphs, now_us=now_us, limit=limit)
+    return [row for run_no in numbers if (row := _take_number(db, run_no, lease)) is not None]
+
+
+Lease = tuple[WorkerId, int, int]
+"""Who takes a lease, until when, and the time now."""
+
+
+def _take_number(db: apsw.Connection, run_no: int, lease: Lease) -> RunRow | None:
+    worker_id, until_us, now_us = lease
+    try:
+        with db:  # a savepoint
+            return run_row(_one(db, _CLAIM, (worker_id, until_us, run_no)))
+    except StoreCorrupt as error:
+        log.error("a run is passed over for a minute: %s", error)  # noqa: TRY400  # a state of the data, no fault of the code
+        db.execute(_POSTPONE, (now_us + UNREADABLE_PAUSE_US, run_no))
+    return None
+
+
+def _claim_within(db: apsw.Connection, graphs: str, lease: Lease, *, limit: int) -> list[RunRow]:
+    """Claim under limits: what is running goes on, the rest as far as there is room."""
+    now_us = lease[2]
+    lost = find_lost(db, graphs, now_us=now_us, limit=limit)
+    taken = [row for run_no in lost if (row := _take_number(db, run_no, lease)) is not None]
+    if len(taken) < limit:
+        room = Room(_orders.read_limits(db), now_us)
+        due = DueWithin(db, graphs, now_us=now_us)
+
+        def take(candidate: rules.Candidate) -> RunRow | None:
+            due.is_taken(candidate.number)
+            return _take_number(db, candidate.number, lease)
+
+        taken += rules.claim_within(room, due.find, take, limit - len(taken))
+        _orders.put_buckets(db, room.moved_buckets(), now_us)
+    return taken
+
+
+def take(
+    db: apsw.Connection,
+    run_id: RunId,
+    worker_id: WorkerId,
+    *,
+    token: int,
+    now_us: int,
+    lease_until_us: int,
+) -> RunRow | None:
+    """Claim this one run, if it is to be had."""
+    row = read_run(db, run_id)
+    if row is None or not rules.is_takeable(row, token=token, now_us=now_us):
+        return None
+    run_no = db.execute("SELECT run_no FROM perdure_runs WHERE run_id = ?", (run_id,)).get
+    return run_row(_one(db, _CLAIM, (worker_id, lease_until_us, run_no)))
 
 
 def renew(

@@ -156,7 +156,52 @@ CREATE TABLE perdure_posts (
 CREATE INDEX perdure_posts_age ON perdure_posts (at_us);
 """
 
-MIGRATIONS: tuple[tuple[int, str], ...] = ((1, _VERSION_1), (2, _REPEATED_POSTS))
+_ORDERS = """
+ALTER TABLE perdure_workers ADD COLUMN concurrency INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE perdure_workers ADD COLUMN shapes BLOB;
+CREATE TABLE perdure_limits (
+    tenant TEXT NOT NULL,
+    graph TEXT NOT NULL,
+    concurrency INTEGER,
+    rate INTEGER,
+    period_us INTEGER NOT NULL,
+    set_at_us INTEGER NOT NULL,
+    PRIMARY KEY (tenant, graph)
+) WITHOUT ROWID;
+CREATE TABLE perdure_buckets (
+    tenant TEXT NOT NULL,
+    graph TEXT NOT NULL,
+    full_at_us INTEGER NOT NULL,
+    PRIMARY KEY (tenant, graph)
+) WITHOUT ROWID;
+CREATE TABLE perdure_schedules (
+    tenant TEXT NOT NULL,
+    name TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    graph TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    cron TEXT NOT NULL,
+    timezone TEXT NOT NULL,
+    input_wire BLOB NOT NULL,
+    input_digest TEXT NOT NULL,
+    thread TEXT,
+    priority INTEGER NOT NULL,
+    on_busy TEXT NOT NULL,
+    missed TEXT NOT NULL,
+    next_at_us INTEGER,
+    is_paused INTEGER NOT NULL,
+    created_at_us INTEGER NOT NULL,
+    fired_at_us INTEGER,
+    fired_run TEXT,
+    problem TEXT NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+CREATE INDEX perdure_schedules_next ON perdure_schedules (next_at_us)
+    WHERE next_at_us IS NOT NULL;
+"""
+# What is stored for all runs to come (limits, schedules), and what a worker says of itself.
+
+MIGRATIONS: tuple[tuple[int, str], ...] = ((1, _VERSION_1), (2, _REPEATED_POSTS), (3, _ORDERS))
 """Schema version and the SQL that makes it from the one before, oldest first."""
 
 SCHEMA_VERSION = MIGRATIONS[-1][0]

@@ -2,6 +2,8 @@
 
 Each coroutine hands one function to the thread that owns the connection and waits for its result.
 What the functions do is in the modules named after it; nothing here touches the database.
+
+Size: one method for each of the protocol.
 """
 
 import asyncio
@@ -24,9 +26,12 @@ from perdure.model import (
     EffectRow,
     Fenced,
     FrameRow,
+    LimitRow,
+    LimitState,
     Mail,
     NewRun,
     RunRow,
+    ScheduleRow,
     Started,
     ThreadRow,
     WorkerRow,
@@ -45,7 +50,7 @@ from perdure.store.api import (
     RunQuery,
     Transaction,
 )
-from perdure.store.sqlite import _append, _mail, _queries, _runs
+from perdure.store.sqlite import _append, _mail, _orders, _queries, _runs
 from perdure.store.sqlite._connect import connect_reader, connect_writer
 from perdure.store.sqlite._liveness import LockFolder
 from perdure.store.sqlite._os_thread import ConnectionThread, Writer
@@ -259,6 +264,20 @@ class SqliteStore:
         )
         return await self._writer.call("claim", operation)
 
+    async def take(
+        self, run_id: RunId, worker_id: WorkerId, *, token: int, now_us: int, lease_until_us: int
+    ) -> RunRow | None:
+        """Claim this one run; see `Store.take`."""
+        operation = partial(
+            _runs.take,
+            run_id=run_id,
+            worker_id=worker_id,
+            token=token,
+            now_us=now_us,
+            lease_until_us=lease_until_us,
+        )
+        return await self._writer.call("claim", operation)
+
     async def renew(
         self,
         worker_id: WorkerId,
@@ -385,10 +404,45 @@ class SqliteStore:
     async def _peek_data_version(self) -> int:
         return await self._writer.peek(lambda db: int(db.pragma("data_version")))
 
-    async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
-        """Return the earliest `ready_at_us` of these graphs; None: no run is due by itself."""
+    async def next_ready_at(
+        self, graphs: Sequence[tuple[str, int]], *, after_us: int = 0
+    ) -> int | None:
+        """Return when a claim of these graphs may find more; see `Store.next_ready_at`."""
         wanted = _runs.graphs_json(graphs)
-        return await self._read("next_ready", lambda db: _queries.next_ready_at(db, wanted))
+        return await self._read(
+            "next_ready", lambda db: _queries.next_ready_at(db, wanted, after_us)
+        )
+
+    # -- limits and schedules ----------------------------------------------------------------------
+
+    async def set_limit(self, limit: LimitRow) -> None:
+        """Insert or replace the limit; see `Store.set_limit`."""
+        await self._writer.call("limit", lambda db: _orders.set_limit(db, limit))
+
+    async def drop_limit(self, tenant: TenantId, graph: str) -> bool:
+        """Remove the limit; return whether there was one."""
+        return await self._writer.call("limit", lambda db: _orders.drop_limit(db, tenant, graph))
+
+    async def read_limits(self) -> LimitState:
+        """Return the limits, and what they count, as of one moment."""
+        return await self._read("limits", _orders.read_limits)
+
+    async def put_schedule(self, row: ScheduleRow, *, expected: int) -> bool:
+        """Write the schedule if the stored one has this revision; see `Store.put_schedule`."""
+        operation = partial(_orders.put_schedule, row=row, expected=expected)
+        return await self._writer.call("schedule", operation)
+
+    async def drop_schedule(self, tenant: TenantId, name: str) -> bool:
+        """Remove a schedule; return whether there was one."""
+        operation = partial(_orders.drop_schedule, tenant=tenant, name=name)
+        return await self._writer.call("schedule", operation)
+
+    async def find_schedules(
+        self, *, tenant: TenantId | None = None, due_us: int | None = None, limit: int = 100_000
+    ) -> list[ScheduleRow]:
+        """Return schedules by `next_at_us`; see `Store.find_schedules`."""
+        operation = partial(_orders.find_schedules, tenant=tenant, due_us=due_us, limit=limit)
+        return await self._read("schedules", operation)
 
     # -- reading -----------------------------------------------------------------------------------
 
