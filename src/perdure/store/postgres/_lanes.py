@@ -6,6 +6,7 @@ asked again; a write is uncertain (`CommitUncertain`).
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
@@ -33,14 +34,33 @@ _SETTINGS = {
 }
 
 
+Work = Callable[["Connection"], Awaitable[Any]]
+"""Several statements of one transaction."""
+
+
 class Call(Struct, frozen=True):
-    """One statement on its way to the server and back."""
+    """One statement (or one transaction) on its way to the server and back."""
 
     name: str
     sql: str
     params: Any
-    future: "asyncio.Future[Rows]"
+    future: "asyncio.Future[Any]"
     is_write: bool
+    work: Work | None = None
+
+    async def run(self, connection: Connection) -> Any:
+        """Run it; return its rows, or what the work returned."""
+        if self.work is not None:
+            async with connection.transaction():
+                return await self.work(connection)
+        return await run(connection, self.sql, self.params)
+
+
+async def run(connection: Connection, sql: str, params: Any = ()) -> Rows:
+    """Run one statement and return its rows."""
+    async with connection.cursor(binary=True) as cursor:
+        await cursor.execute(sql.encode(), params, prepare=True)
+        return await cursor.fetchall() if cursor.description else []
 
 
 async def connect(options: PostgresOptions, *, plain: bool = False) -> Connection:
@@ -97,14 +117,29 @@ class Lanes:
         Raises:
             StoreUnavailable: the store is closed; nothing was written.
         """
+        return self._hand_in(name, sql, params, is_write=is_write)
+
+    def work(self, name: str, work: Work) -> "asyncio.Future[Any]":
+        """Hand in a transaction that writes; the future gets what the work returned.
+
+        The work may be called again from its beginning, after a rollback.
+
+        Raises:
+            StoreUnavailable: the store is closed; nothing was written.
+        """
+        return self._hand_in(name, "", (), is_write=True, work=work)
+
+    def _hand_in(
+        self, name: str, sql: str, params: Any, *, is_write: bool, work: Work | None = None
+    ) -> "asyncio.Future[Any]":
         if self._is_closed:
             msg = (
                 f"the store {self._options.place} is not open; nothing was written. "
                 "Call open() first"
             )
             raise StoreUnavailable(msg)
-        future: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
-        self._calls.put_nowait(Call(name, sql, params, future, is_write))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls.put_nowait(Call(name, sql, params, future, is_write, work))
         if self._idle < self._calls.qsize() and len(self._tasks) < self._most:
             self._tasks.append(asyncio.create_task(self._serve(), name="perdure-lane"))
         return future
@@ -156,16 +191,14 @@ class _Lane:
             if not call.future.done():
                 call.future.set_result(rows)
 
-    async def _execute(self, call: Call) -> Rows:
+    async def _execute(self, call: Call) -> Any:
         pause_s = RETRY_PAUSE_S
         for attempt in range(RETRIES_MAX):
             connection = self._connection
             if connection is None or connection.closed:
                 connection = self._connection = await connect(self._options)
             try:
-                async with connection.cursor(binary=True) as cursor:
-                    await cursor.execute(call.sql.encode(), call.params, prepare=True)
-                    return await cursor.fetchall() if cursor.description else []
+                return await call.run(connection)
             except REPEATABLE as error:
                 if attempt == RETRIES_MAX - 1:
                     raise map_error(error, self._options.place) from error

@@ -48,6 +48,15 @@ APPEND = "SELECT * FROM @.append(%s::jsonb, %s::bytea, %s::jsonb, %s::jsonb, %s:
 START = f"SELECT x.outcome, x.cancelled, {RUN_OF_RESULT} FROM @.start(%s::jsonb, %s::bytea) AS x"
 CLAIM = f"SELECT {RUN} FROM @.claim(%s::text, %s::jsonb, %s::bigint, %s::bigint, %s::int, %s::int)"
 RENEW = "SELECT * FROM @.renew(%s::text, %s::jsonb, %s::bigint, %s::bigint)"
+DUE = (
+    "SELECT tenant, run_id, graph, token FROM @.due(%s::jsonb, %s::bigint, %s::int, %s::int, "
+    "%s::boolean, %s::boolean, %s::jsonb)"
+)
+CLAIM_CHOSEN = (
+    f"SELECT {RUN} FROM @.claim_chosen(%s::text, %s::jsonb, %s::bigint, %s::bigint, %s::int)"
+)
+LOOK_AT_LEASES = "SELECT @.look_at_leases(%s::bigint, %s::int)"
+TAKE = f"SELECT {RUN} FROM @.take(%s::text, %s::text, %s::bigint, %s::bigint, %s::bigint)"
 POST = f"SELECT x.is_repeat, {RUN_OF_RESULT} FROM @.post(%s::jsonb, %s::bytea) AS x"
 FENCE = "SELECT token, holder, last_seq, status FROM @.runs WHERE run_id = %s FOR UPDATE"
 HAS_FRAME = (
@@ -87,11 +96,12 @@ PUT_WORKER = f"""
 WITH old AS (DELETE FROM @.workers WHERE seen_at_us < %(oldest)s AND worker_id <> %(worker_id)s)
 INSERT INTO @.workers ({WORKER})
 VALUES (%(worker_id)s, %(host)s, %(pid)s, %(graphs)s, %(started_at_us)s, %(seen_at_us)s,
-    %(liveness)s, %(is_draining)s)
+    %(liveness)s, %(is_draining)s, %(concurrency)s, %(shapes)s)
 ON CONFLICT (worker_id) DO UPDATE SET host = excluded.host, pid = excluded.pid,
     graphs = excluded.graphs, started_at_us = excluded.started_at_us,
     seen_at_us = excluded.seen_at_us, liveness = excluded.liveness,
-    is_draining = excluded.is_draining
+    is_draining = excluded.is_draining, concurrency = excluded.concurrency,
+    shapes = excluded.shapes
 """
 FIND_WORKERS = f"SELECT {WORKER} FROM @.workers ORDER BY started_at_us, worker_id"
 PROVE_WORKER = "UPDATE @.workers SET liveness = %s WHERE worker_id = %s"
@@ -113,14 +123,14 @@ WITH served AS MATERIALIZED (
     SELECT g->>0 AS graph, (g->>1)::bigint AS version
     FROM jsonb_array_elements(%(graphs)s::jsonb) AS g
 )
-SELECT min(x.ready) FROM (
+SELECT min(x.ready), EXISTS (SELECT FROM @.buckets) FROM (
     (SELECT r.ready_at_us AS ready FROM @.runs AS r
-     WHERE r.ready_at_us IS NOT NULL AND r.status <> 'running'
+     WHERE r.ready_at_us IS NOT NULL AND r.status <> 'running' AND r.ready_at_us > %(after)s
         AND (r.graph, r.version) IN (SELECT s.graph, s.version FROM served AS s)
      ORDER BY r.ready_at_us LIMIT 1)
     UNION ALL
     (SELECT r.lease_until_us FROM @.runs AS r
-     WHERE r.status = 'running'
+     WHERE r.status = 'running' AND r.lease_until_us > %(after)s
         AND (r.graph, r.version) IN (SELECT s.graph, s.version FROM served AS s)
      ORDER BY r.ready_at_us LIMIT 100)
 ) AS x

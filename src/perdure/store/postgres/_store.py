@@ -11,9 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from perdure.clock import Services
+from perdure.core.room import Room
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
@@ -24,10 +25,13 @@ from perdure.model import (
     EffectRow,
     Fenced,
     FrameRow,
+    LimitRow,
+    LimitState,
     Mail,
     NewRun,
     RunRow,
     RunStatus,
+    ScheduleRow,
     Started,
     ThreadRow,
     WorkerRow,
@@ -48,11 +52,13 @@ from perdure.store.api import (
     RunQuery,
     Transaction,
 )
+from perdure.store.postgres import _orders as orders
 from perdure.store.postgres import _queries as queries
 from perdure.store.postgres import _transaction
 from perdure.store.postgres._errors import map_error
 from perdure.store.postgres._lanes import Lanes, connect
 from perdure.store.postgres._news import LOCK_KEY, News, channel_of
+from perdure.store.postgres._orders import LimitedClaim
 from perdure.store.postgres._schema import migrate
 from perdure.store.postgres._url import parse_url
 from perdure.store.postgres._wire import AppendWire, Blob, as_json, mail_wire, run_wire, text_in
@@ -281,11 +287,32 @@ class PostgresStore:
         limit: int,
     ) -> list[RunRow]:
         """Take up to `limit` claimable runs of these graphs; see `Store.claim`."""
-        params = (worker_id, as_json(list(graphs)), now_us, lease_until_us, limit, CLAIM_WINDOW)
+        served = as_json(list(graphs))
+        params = (worker_id, served, now_us, lease_until_us, limit, CLAIM_WINDOW)
         found = await self._call("claim", queries.CLAIM, params, is_write=True)
-        if found:
+        if found and found[0][0] is None:
+            by_limits = LimitedClaim(
+                self._options,
+                worker_id=worker_id,
+                graphs=served,
+                now_us=now_us,
+                lease_until_us=lease_until_us,
+                limit=limit,
+            )
+            taken: list[RunRow] = await self._now_open().calls.work("claim", by_limits)
+        else:
+            taken = [rows.run_row(row) for row in found]
+        if taken:
             self._tell(NOTIFY_LATER_S)
-        return [rows.run_row(row) for row in found]
+        return taken
+
+    async def take(
+        self, run_id: RunId, worker_id: WorkerId, *, token: int, now_us: int, lease_until_us: int
+    ) -> RunRow | None:
+        """Claim this one run; see `Store.take`."""
+        params = (run_id, worker_id, token, now_us, lease_until_us)
+        found = await self._write("claim", queries.TAKE, params)
+        return rows.run_row(found[0]) if found else None
 
     async def renew(
         self,
@@ -402,11 +429,50 @@ class PostgresStore:
         self._now_open()
         return await self._watch.wait(timeout_s, since)
 
-    async def next_ready_at(self, graphs: Sequence[tuple[str, int]]) -> int | None:
-        """Return the earliest `ready_at_us` of these graphs; None: no run is due by itself."""
-        params = {"graphs": as_json(list(graphs))}
-        [(found,)] = await self._call("next_ready", queries.NEXT_READY, params)
-        return None if found is None else int(found)
+    async def next_ready_at(
+        self, graphs: Sequence[tuple[str, int]], *, after_us: int = 0
+    ) -> int | None:
+        """Return when a claim of these graphs may find more; see `Store.next_ready_at`."""
+        params = {"graphs": as_json(list(graphs)), "after": after_us}
+        [(ready_at, has_buckets)] = await self._call("next_ready", queries.NEXT_READY, params)
+        token_at = None
+        if has_buckets:
+            token_at = Room(await self.read_limits(), after_us).next_token_at(after_us)
+        return min((at for at in (ready_at, token_at) if at is not None), default=None)
+
+    # -- limits and schedules ----------------------------------------------------------------------
+
+    async def set_limit(self, limit: LimitRow) -> None:
+        """Insert or replace the limit; see `Store.set_limit`."""
+        await self._write("limit", orders.SET_LIMIT, astuple(limit))
+
+    async def drop_limit(self, tenant: TenantId, graph: str) -> bool:
+        """Remove the limit; return whether there was one."""
+        return bool(await self._write("limit", orders.DROP_LIMIT, (tenant, graph)))
+
+    async def read_limits(self) -> LimitState:
+        """Return the limits, and what they count, as of one moment."""
+        return orders.limit_state(await self._call("limits", orders.READ_LIMITS))
+
+    async def put_schedule(self, row: ScheduleRow, *, expected: int) -> bool:
+        """Write the schedule if the stored one has this revision; see `Store.put_schedule`."""
+        params = orders.schedule_params(row, expected=expected)
+        if await self._write("schedule", orders.PUT_SCHEDULE, params):
+            return True
+        known = await self._one("schedule", orders.READ_SCHEDULE, row.tenant, row.name)
+        return known is not None and orders.schedule_of(known) == row
+
+    async def drop_schedule(self, tenant: TenantId, name: str) -> bool:
+        """Remove a schedule; return whether there was one."""
+        return bool(await self._write("schedule", orders.DROP_SCHEDULE, (tenant, name)))
+
+    async def find_schedules(
+        self, *, tenant: TenantId | None = None, due_us: int | None = None, limit: int = 100_000
+    ) -> list[ScheduleRow]:
+        """Return schedules by `next_at_us`; see `Store.find_schedules`."""
+        params = {"tenant": tenant, "due": due_us, "limit": rules.limit_of(limit)}
+        found = await self._call("schedules", orders.FIND_SCHEDULES, params)
+        return [orders.schedule_of(row) for row in found]
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -131,6 +131,7 @@ def _released(change: RunReleased, blob: Blob) -> dict[str, Any]:
         "checkpoint": change.checkpoint,
         "mail_seen": change.mail_seen,
         "keep_claims": change.keep_claims,
+        "version": change.version,
     }
 
 

@@ -1,5 +1,8 @@
 -- Schema version 1: the tables. `@` stands for the quoted name of the schema.
 --
+-- Text is compared by its bytes, whatever the database says: ids are listed in the order of their time,
+-- and two servers agree on it.
+--
 -- Every primary key leads with the tenant and then the thread or the run, so that all tables can be
 -- distributed by tenant and joined where they lie. Ids are random, so that a lookup by id alone uses
 -- a plain index; nothing needs uniqueness across tenants.
@@ -8,15 +11,15 @@
 -- that, moved on by whoever claims: so a heartbeat, and a step, change no indexed column (HOT).
 
 CREATE TABLE @.runs (
-    run_id text NOT NULL,
-    tenant text NOT NULL,
-    thread text NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    thread text COLLATE "C" NOT NULL,
     ordinal bigint NOT NULL,
-    graph text NOT NULL,
+    graph text COLLATE "C" NOT NULL,
     version bigint NOT NULL,
-    status text NOT NULL,
+    status text COLLATE "C" NOT NULL,
     token bigint NOT NULL,
-    holder text,
+    holder text COLLATE "C",
     ready_at_us bigint,
     lease_until_us bigint,
     waits bytea,
@@ -27,10 +30,10 @@ CREATE TABLE @.runs (
     last_seq bigint NOT NULL,
     base_checkpoint bigint NOT NULL,
     checkpoint bigint NOT NULL,
-    start_key text,
-    input_digest text NOT NULL,
-    parent text,
-    parent_call text,
+    start_key text COLLATE "C",
+    input_digest text COLLATE "C" NOT NULL,
+    parent text COLLATE "C",
+    parent_call text COLLATE "C",
     failure bytea,
     created_at_us bigint NOT NULL,
     ended_at_us bigint,
@@ -48,19 +51,19 @@ CREATE INDEX runs_holder ON @.runs (holder) WHERE holder IS NOT NULL;
 CREATE INDEX runs_parent ON @.runs (parent, run_id) WHERE parent IS NOT NULL;
 
 CREATE TABLE @.threads (
-    tenant text NOT NULL,
-    thread text NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    thread text COLLATE "C" NOT NULL,
     last_ordinal bigint NOT NULL,
     checkpoint bigint NOT NULL DEFAULT 0,
     base_ordinal bigint NOT NULL DEFAULT 0,
     base_seq bigint NOT NULL DEFAULT 0,
-    graph text NOT NULL DEFAULT '',
+    graph text COLLATE "C" NOT NULL DEFAULT '',
     PRIMARY KEY (tenant, thread)
 ) WITH (fillfactor = 90);
 
 CREATE TABLE @.frames (
-    tenant text NOT NULL,
-    run_id text NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
     first_seq bigint NOT NULL,
     count bigint NOT NULL,
     token bigint NOT NULL,
@@ -74,15 +77,15 @@ CREATE TABLE @.frames (
 ALTER TABLE @.frames ALTER COLUMN body SET STORAGE EXTERNAL;
 
 CREATE TABLE @.mail (
-    tenant text NOT NULL,
-    run_id text NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
     mail_id bigint NOT NULL,
-    kind text NOT NULL,
-    subject text NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    subject text COLLATE "C" NOT NULL,
     body_wire bytea NOT NULL,
-    sender text NOT NULL,
+    sender text COLLATE "C" NOT NULL,
     at_us bigint NOT NULL,
-    post_id text NOT NULL DEFAULT '',
+    post_id text COLLATE "C" NOT NULL DEFAULT '',
     PRIMARY KEY (tenant, run_id, mail_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 -- An id is taken while the run's row is locked, so that within a run ids rise in the order of
@@ -91,34 +94,34 @@ CREATE SEQUENCE @.mail_ids AS bigint;
 
 -- Postings that may come again because their answer was lost; also of runs that have ended.
 CREATE TABLE @.posts (
-    tenant text NOT NULL,
-    run_id text NOT NULL,
-    post_id text NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    post_id text COLLATE "C" NOT NULL,
     at_us bigint NOT NULL,
     PRIMARY KEY (tenant, run_id, post_id)
 );
 CREATE INDEX posts_age ON @.posts (at_us);
 
 CREATE TABLE @.effects (
-    effect_id text NOT NULL,
-    run_id text NOT NULL,
-    tenant text NOT NULL,
-    thread text NOT NULL,
-    node text NOT NULL,
-    name text NOT NULL,
-    kind text NOT NULL,
-    state text NOT NULL,
-    key text NOT NULL,
-    business_key text,
-    args_digest text NOT NULL,
+    effect_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    thread text COLLATE "C" NOT NULL,
+    node text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    business_key text COLLATE "C",
+    args_digest text COLLATE "C" NOT NULL,
     request_wire bytea NOT NULL,
     result_wire bytea,
     attempt bigint NOT NULL,
     failure bytea,
     intended_at_us bigint NOT NULL,
     changed_at_us bigint NOT NULL,
-    decision text,
-    decided_by text,
+    decision text COLLATE "C",
+    decided_by text COLLATE "C",
     effect_no bigint GENERATED ALWAYS AS IDENTITY,
     PRIMARY KEY (tenant, run_id, effect_id)
 ) WITH (fillfactor = 80);
@@ -127,18 +130,18 @@ CREATE UNIQUE INDEX effects_key ON @.effects (tenant, business_key) WHERE busine
 CREATE INDEX effects_uncertain ON @.effects (changed_at_us) WHERE state = 'uncertain';
 
 CREATE TABLE @.asks (
-    ask_id text NOT NULL,
-    run_id text NOT NULL,
-    tenant text NOT NULL,
-    thread text NOT NULL,
-    node text NOT NULL,
-    question text NOT NULL,
+    ask_id text COLLATE "C" NOT NULL,
+    run_id text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    thread text COLLATE "C" NOT NULL,
+    node text COLLATE "C" NOT NULL,
+    question text COLLATE "C" NOT NULL,
     schema bytea,
-    state text NOT NULL,
+    state text COLLATE "C" NOT NULL,
     asked_at_us bigint NOT NULL,
     expires_at_us bigint,
     value_wire bytea,
-    answered_by text,
+    answered_by text COLLATE "C",
     answered_at_us bigint,
     ask_no bigint GENERATED ALWAYS AS IDENTITY,
     PRIMARY KEY (tenant, run_id, ask_id)
@@ -147,21 +150,63 @@ CREATE INDEX asks_id ON @.asks (ask_id);
 CREATE INDEX asks_open ON @.asks (asked_at_us) WHERE state = 'open';
 
 CREATE TABLE @.workers (
-    worker_id text PRIMARY KEY,
-    host text NOT NULL,
+    worker_id text COLLATE "C" PRIMARY KEY,
+    host text COLLATE "C" NOT NULL,
     pid bigint NOT NULL,
     graphs bytea NOT NULL,
     started_at_us bigint NOT NULL,
     seen_at_us bigint NOT NULL,
-    liveness text NOT NULL,
-    is_draining boolean NOT NULL
+    liveness text COLLATE "C" NOT NULL,
+    is_draining boolean NOT NULL,
+    concurrency bigint NOT NULL,
+    shapes bytea
 );
+
+-- What is stored for all runs to come.
+CREATE TABLE @.limits (
+    tenant text COLLATE "C" NOT NULL,
+    graph text COLLATE "C" NOT NULL,
+    concurrency bigint,
+    rate bigint,
+    period_us bigint NOT NULL,
+    set_at_us bigint NOT NULL,
+    PRIMARY KEY (tenant, graph)
+);
+CREATE TABLE @.buckets (
+    tenant text COLLATE "C" NOT NULL,
+    graph text COLLATE "C" NOT NULL,
+    full_at_us bigint NOT NULL,
+    PRIMARY KEY (tenant, graph)
+);
+CREATE TABLE @.schedules (
+    tenant text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    revision bigint NOT NULL,
+    graph text COLLATE "C" NOT NULL,
+    version bigint NOT NULL,
+    cron text COLLATE "C" NOT NULL,
+    timezone text COLLATE "C" NOT NULL,
+    input_wire bytea NOT NULL,
+    input_digest text COLLATE "C" NOT NULL,
+    thread text COLLATE "C",
+    priority bigint NOT NULL,
+    on_busy text COLLATE "C" NOT NULL,
+    missed text COLLATE "C" NOT NULL,
+    next_at_us bigint,
+    is_paused boolean NOT NULL,
+    created_at_us bigint NOT NULL,
+    fired_at_us bigint,
+    fired_run text COLLATE "C",
+    problem text COLLATE "C" NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+CREATE INDEX schedules_next ON @.schedules (next_at_us) WHERE next_at_us IS NOT NULL;
 
 -- Who may see a tenant's rows, beside the owner of the tables: roles by name. The policies hold for
 -- every role but the owner (and superusers), however it got its rights on the tables.
 CREATE TABLE @.tenant_roles (
     role_name name NOT NULL,
-    tenant text NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
     PRIMARY KEY (role_name, tenant)
 );
 CREATE FUNCTION @.may_see(whose text) RETURNS boolean

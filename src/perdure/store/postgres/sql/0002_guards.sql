@@ -3,7 +3,9 @@ DO $do$
 DECLARE
     name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['runs', 'threads', 'frames', 'mail', 'posts', 'effects', 'asks'] LOOP
+    FOREACH name IN ARRAY ARRAY['runs', 'threads', 'frames', 'mail', 'posts', 'effects', 'asks',
+        'schedules']
+    LOOP
         EXECUTE format('ALTER TABLE @.%I ENABLE ROW LEVEL SECURITY', name);
         EXECUTE format(
             'CREATE POLICY of_tenant ON @.%I USING (@.may_see(tenant)) WITH CHECK (@.may_see(tenant))',
@@ -26,7 +28,8 @@ DECLARE
     name text;
 BEGIN
     FOREACH name IN ARRAY
-        ARRAY['runs', 'threads', 'frames', 'mail', 'posts', 'effects', 'asks', 'workers', 'tenant_roles']
+        ARRAY['runs', 'threads', 'frames', 'mail', 'posts', 'effects', 'asks', 'workers', 'limits',
+            'buckets', 'schedules', 'tenant_roles']
     LOOP
         EXECUTE format(
             'CREATE TRIGGER guarded BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON @.%I '

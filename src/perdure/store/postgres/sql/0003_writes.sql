@@ -152,7 +152,10 @@ DECLARE
     created bigint := (run->>'created_at_us')::bigint;
     ready bigint := (run->>'ready_at_us')::bigint;
     is_due boolean := ready <= created;
-    is_taken boolean := NOT is_busy AND is_due AND run->>'take_for' IS NOT NULL;
+    -- A run that a limit counts waits for a claim.
+    is_taken boolean := NOT is_busy AND is_due AND run->>'take_for' IS NOT NULL AND NOT EXISTS (
+        SELECT FROM @.limits AS l WHERE l.tenant IN ('', '*', run->>'tenant')
+            AND l.graph IN ('', run->>'graph'));
 BEGIN
     UPDATE @.threads SET last_ordinal = last_ordinal + 1
         WHERE tenant = run->>'tenant' AND thread = run->>'thread' RETURNING * INTO t;
@@ -295,7 +298,8 @@ BEGIN
         ready_at_us = CASE WHEN wakes THEN at ELSE (c->>'ready_at_us')::bigint END,
         lease_until_us = NULL, failure = @.cut(blob, c->'failure'),
         checkpoint = greatest(checkpoint, reached), holder = NULL,
-        claims = CASE WHEN (c->>'keep_claims')::boolean THEN claims ELSE 0 END
+        claims = CASE WHEN (c->>'keep_claims')::boolean THEN claims ELSE 0 END,
+        version = coalesce((c->>'version')::bigint, version)
         WHERE tenant = r.tenant AND run_id = r.run_id;
     PERFORM @.move_thread(r.tenant, r.thread, reached, r.graph);
 END
@@ -532,11 +536,22 @@ $$;
 
 -- -- claiming -------------------------------------------------------------------------------------
 
+-- closed: [[tenant or '', graph or '', only first], ...] or null: what no claim may take now.
+CREATE FUNCTION @.is_closed(closed jsonb, of_tenant text, of_graph text, of_token bigint)
+RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT closed IS NOT NULL AND EXISTS (
+        SELECT FROM jsonb_array_elements(closed) AS c
+        WHERE c->>0 IN ('', of_tenant) AND c->>1 IN ('', of_graph)
+            AND (of_token = 0 OR NOT (c->>2)::boolean))
+$$;
+
 -- The heads of each tenant's line, by priority: what a claim looks at under a backlog, so that its
 -- cost follows the number of tenants and not of runs.
-CREATE FUNCTION @.heads(graphs jsonb, now_us bigint, most int)
-RETURNS TABLE (tenant text, run_id text, priority bigint, turn bigint, ready_at_us bigint, run_no bigint)
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION @.heads(graphs jsonb, now_us bigint, most int, closed jsonb)
+RETURNS TABLE (
+    tenant text, run_id text, graph text, token bigint, priority bigint, ready_at_us bigint,
+    run_no bigint
+) LANGUAGE plpgsql AS $$
 DECLARE
     level bigint;
     tenants text[];
@@ -558,23 +573,27 @@ BEGIN
                     AND r.tenant > l.tenant
                 ORDER BY r.tenant LIMIT 1) AS n
         )
-        SELECT array_agg(l.tenant) INTO tenants FROM line AS l;
+        -- A line of which nothing may be taken is not looked at: it may be long.
+        SELECT coalesce(array_agg(l.tenant), '{}') INTO tenants FROM line AS l
+            WHERE EXISTS (
+                SELECT FROM jsonb_array_elements(graphs) AS g
+                WHERE NOT @.is_closed(closed, l.tenant, g->>0, 1));
         depth := greatest(1, (2 * most) / greatest(cardinality(tenants), 1));
         LOOP
             RETURN QUERY
-                SELECT h.tenant, h.run_id, -level, h.turn, h.ready_at_us, h.run_no
+                SELECT h.tenant, h.run_id, h.graph, h.token, -level, h.ready_at_us, h.run_no
                 FROM unnest(tenants) AS t(name) CROSS JOIN LATERAL (
-                    SELECT r.tenant, r.run_id, r.ready_at_us, r.run_no,
-                        row_number() OVER (ORDER BY r.ready_at_us) AS turn
+                    SELECT r.tenant, r.run_id, r.graph, r.token, r.ready_at_us, r.run_no
                     FROM @.runs AS r
                     WHERE r.ready_at_us IS NOT NULL AND r.status <> 'running'
                         AND (-r.priority) = level AND r.tenant = t.name AND r.ready_at_us <= now_us
                         AND (r.graph, r.version) IN (
                             SELECT g->>0, (g->>1)::bigint FROM jsonb_array_elements(graphs) AS g)
+                        AND NOT @.is_closed(closed, r.tenant, r.graph, r.token)
                     ORDER BY r.ready_at_us LIMIT depth) AS h;
             GET DIAGNOSTICS found_here = ROW_COUNT;
             EXIT WHEN found_here >= most OR depth >= most OR found_here < cardinality(tenants);
-            -- Some lines are long, others were not: look deeper once. The duplicates do no harm.
+            -- Some lines are long, others were not: look deeper once. What comes twice does no harm.
             depth := most;
         END LOOP;
         total := total + found_here;
@@ -584,59 +603,70 @@ BEGIN
 END
 $$;
 
--- Due runs in the order of a claim: priority, tenants in turn, age.
-CREATE FUNCTION @.due(graphs jsonb, now_us bigint, most int, wide int)
-RETURNS TABLE (tenant text, run_id text, place bigint) LANGUAGE plpgsql AS $$
+-- Due runs in the order of a claim: priority, tenants in turn, age. Those whose lease has ended
+-- (lost), those that are not running (free), or both.
+CREATE FUNCTION @.due(
+    graphs jsonb, now_us bigint, most int, wide int, lost boolean, free boolean, closed jsonb
+) RETURNS TABLE (tenant text, run_id text, graph text, token bigint, place bigint)
+LANGUAGE plpgsql AS $$
 DECLARE
-    backlog boolean;
+    backlog boolean := false;
 BEGIN
-    SELECT count(*) >= wide INTO backlog FROM (
-        SELECT FROM @.runs AS r WHERE r.ready_at_us <= now_us AND r.ready_at_us IS NOT NULL
-            AND r.status <> 'running' LIMIT wide) AS x;
+    IF free THEN
+        SELECT count(*) >= wide INTO backlog FROM (
+            SELECT FROM @.runs AS r WHERE r.ready_at_us <= now_us AND r.ready_at_us IS NOT NULL
+                AND r.status <> 'running' LIMIT wide) AS x;
+    END IF;
     RETURN QUERY
         WITH served AS MATERIALIZED (
             SELECT g->>0 AS graph, (g->>1)::bigint AS version FROM jsonb_array_elements(graphs) AS g
-        ), free AS (
-            SELECT r.tenant, r.run_id, r.priority, r.ready_at_us, r.run_no FROM @.runs AS r
-            WHERE NOT backlog AND r.ready_at_us IS NOT NULL AND r.status <> 'running'
+        ), each_due AS (
+            SELECT r.tenant, r.run_id, r.graph, r.token, r.priority, r.ready_at_us, r.run_no
+            FROM @.runs AS r
+            WHERE free AND NOT backlog AND r.ready_at_us IS NOT NULL AND r.status <> 'running'
                 AND r.ready_at_us <= now_us
                 AND (r.graph, r.version) IN (SELECT s.graph, s.version FROM served AS s)
-            UNION ALL
-            SELECT h.tenant, h.run_id, h.priority, h.ready_at_us, h.run_no
-            FROM @.heads(graphs, now_us, most) AS h WHERE backlog
-            UNION ALL
-            (SELECT r.tenant, r.run_id, r.priority, r.lease_until_us, r.run_no FROM @.runs AS r
-             WHERE r.status = 'running' AND r.ready_at_us <= now_us AND r.lease_until_us <= now_us
+                AND NOT @.is_closed(closed, r.tenant, r.graph, r.token)
+            UNION
+            SELECT h.tenant, h.run_id, h.graph, h.token, h.priority, h.ready_at_us, h.run_no
+            FROM @.heads(graphs, now_us, most, closed) AS h WHERE backlog
+            UNION
+            (SELECT r.tenant, r.run_id, r.graph, r.token, r.priority, r.lease_until_us, r.run_no
+             FROM @.runs AS r
+             WHERE lost AND r.status = 'running' AND r.ready_at_us <= now_us
+                AND r.lease_until_us <= now_us
                 AND (r.graph, r.version) IN (SELECT s.graph, s.version FROM served AS s)
              ORDER BY r.ready_at_us LIMIT wide)
         ), turns AS (
-            SELECT f.tenant, f.run_id, f.priority, f.ready_at_us, f.run_no,
-                row_number() OVER (
-                    PARTITION BY f.priority, f.tenant ORDER BY f.ready_at_us, f.run_no) AS turn
-            FROM (SELECT DISTINCT * FROM free) AS f
+            SELECT d.*, row_number() OVER (
+                    PARTITION BY d.priority, d.tenant ORDER BY d.ready_at_us, d.run_no) AS turn
+            FROM each_due AS d
         )
-        SELECT t.tenant, t.run_id,
+        SELECT t.tenant, t.run_id, t.graph, t.token,
             row_number() OVER (ORDER BY t.priority DESC, t.turn, t.ready_at_us, t.run_no)
-        FROM turns AS t ORDER BY 3 LIMIT most;
+        FROM turns AS t ORDER BY 5 LIMIT most;
 END
 $$;
 
-CREATE FUNCTION @.claim(
-    by_worker text, graphs jsonb, now_us bigint, until bigint, most int, wide int
+-- Leases that were renewed since they were looked at last: due when they really end.
+CREATE FUNCTION @.look_at_leases(now_us bigint, wide int) RETURNS void LANGUAGE sql AS $$
+    UPDATE @.runs AS r SET ready_at_us = r.lease_until_us
+    FROM (SELECT x.tenant, x.run_id FROM @.runs AS x
+          WHERE x.status = 'running' AND x.ready_at_us <= now_us AND x.lease_until_us > now_us
+          ORDER BY x.run_id LIMIT wide FOR UPDATE SKIP LOCKED) AS s
+    WHERE r.tenant = s.tenant AND r.run_id = s.run_id
+$$;
+
+-- Claims those of the chosen runs ([[tenant, run_id], ...], in order) that are free to be taken.
+CREATE FUNCTION @.claim_chosen(
+    by_worker text, chosen jsonb, now_us bigint, until bigint, most int
 ) RETURNS SETOF @.runs LANGUAGE plpgsql AS $$
 BEGIN
-    -- Leases that were renewed since they were looked at last: due when they really end.
-    UPDATE @.runs AS r SET ready_at_us = r.lease_until_us
-        FROM (SELECT x.tenant, x.run_id FROM @.runs AS x
-              WHERE x.status = 'running' AND x.ready_at_us <= now_us AND x.lease_until_us > now_us
-              ORDER BY x.run_id LIMIT wide FOR UPDATE SKIP LOCKED) AS s
-        WHERE r.tenant = s.tenant AND r.run_id = s.run_id;
     RETURN QUERY
-        WITH candidate AS MATERIALIZED (
-            SELECT * FROM @.due(graphs, now_us, 2 * most + 64, wide)
-        ), locked AS (
-            SELECT r.tenant, r.run_id, c.place FROM candidate AS c
-            JOIN @.runs AS r ON r.tenant = c.tenant AND r.run_id = c.run_id
+        WITH locked AS (
+            SELECT r.tenant, r.run_id, c.place
+            FROM jsonb_array_elements(chosen) WITH ORDINALITY AS c(e, place)
+            JOIN @.runs AS r ON r.tenant = c.e->>0 AND r.run_id = c.e->>1
             WHERE r.ready_at_us <= now_us AND (r.status <> 'running' OR r.lease_until_us <= now_us)
             ORDER BY c.place LIMIT most FOR UPDATE OF r SKIP LOCKED
         ), taken AS (
@@ -649,4 +679,51 @@ BEGIN
         SELECT t.* FROM taken AS t
         JOIN locked AS l ON l.tenant = t.tenant AND l.run_id = t.run_id ORDER BY l.place;
 END
+$$;
+
+-- Claims without limits; a row of nulls: there are limits, claim by them.
+CREATE FUNCTION @.claim(
+    by_worker text, graphs jsonb, now_us bigint, until bigint, most int, wide int
+) RETURNS SETOF @.runs LANGUAGE plpgsql AS $$
+DECLARE
+    chosen jsonb;
+BEGIN
+    IF EXISTS (SELECT FROM @.limits) THEN
+        RETURN NEXT NULL::@.runs;
+        RETURN;
+    END IF;
+    PERFORM @.look_at_leases(now_us, wide);
+    -- More than wanted: others may be at the first of them.
+    SELECT jsonb_agg(jsonb_build_array(d.tenant, d.run_id) ORDER BY d.place) INTO chosen
+        FROM @.due(graphs, now_us, 2 * most + 64, wide, true, true, NULL) AS d;
+    IF chosen IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM @.claim_chosen(by_worker, chosen, now_us, until, most);
+    END IF;
+END
+$$;
+
+-- Claims one run by name, of whatever graph.
+CREATE FUNCTION @.take(
+    target text, by_worker text, of_token bigint, now_us bigint, until bigint
+) RETURNS SETOF @.runs LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+        UPDATE @.runs AS r SET status = 'running', token = r.token + 1, claims = r.claims + 1,
+            holder = by_worker, ready_at_us = until, lease_until_us = until, waits = NULL,
+            is_queued = false, queued_until_us = NULL
+        WHERE r.run_id = target AND r.token = of_token
+            AND CASE r.status
+                WHEN 'running' THEN r.lease_until_us <= now_us
+                WHEN 'pending' THEN r.ready_at_us IS NOT NULL
+                ELSE r.status IN ('waiting', 'needs_decision') END
+        RETURNING r.*;
+END
+$$;
+
+-- -- limits and schedules -------------------------------------------------------------------------
+
+CREATE FUNCTION @.put_buckets(moved jsonb, now_us bigint) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM @.buckets WHERE full_at_us <= now_us;
+    INSERT INTO @.buckets SELECT b->>0, b->>1, (b->>2)::bigint FROM jsonb_array_elements(moved) AS b
+        ON CONFLICT (tenant, graph) DO UPDATE SET full_at_us = excluded.full_at_us
 $$;
