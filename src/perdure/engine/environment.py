@@ -115,8 +115,8 @@ class Environment:
     # -- time --------------------------------------------------------------------------------------
 
     def now_us(self) -> int:
-        """Return the time."""
-        return self.services.clock.now_us()
+        """Return the time that all workers of the store agree on."""
+        return self.store.now_us()
 
     def lease_until_us(self) -> int:
         """Return the end of a lease that is taken or renewed now."""

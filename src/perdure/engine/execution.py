@@ -74,7 +74,7 @@ class Execution:
         self.row = row
         self.plan = plan
         self.leased_s = leased_s
-        self.now_us = engine.services.clock.now_us
+        self.now_us = engine.now_us
         self.journal: RunJournal
         self.state: fold.RunState
         self.is_draining = False

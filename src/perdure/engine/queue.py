@@ -179,7 +179,7 @@ class RunJournal:
             thread=self.row.thread,
             token=token,
             first_seq=self.next_seq,
-            at_us=self._queue.clock.now_us(),
+            at_us=self._queue.now_us(),
             count=len(records),
             body=encode_frame(records),
             prev_hash=self.prev_hash,
@@ -238,6 +238,7 @@ class CommitQueue:
     def __init__(self, store: Store, clock: Clock) -> None:
         """Serve the journals of one store; call `start` before the first record is added."""
         self.clock = clock
+        self.now_us = store.now_us
         self.on_dead: Callable[[RunJournal], None] = lambda _journal: None
         self._listeners: dict[str, list[asyncio.Future[None]]] = {}
         self._store = store

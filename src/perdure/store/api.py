@@ -161,6 +161,14 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish what was handed in, release everything. Idempotent."""
 
+    def now_us(self) -> int:
+        """Return the time that all users of the store go by, in microseconds since the epoch.
+
+        Leases and due times are compared across hosts: a store of several hosts answers with one
+        clock for all (its server's), whatever the clock of this host says. Cheap: no I/O.
+        """
+        ...
+
     # -- writing -----------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:

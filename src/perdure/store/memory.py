@@ -119,6 +119,10 @@ class MemoryStore:
             tables.tell_others(self)
         probe(f"store.{name}.after")
 
+    def now_us(self) -> int:
+        """Return the time by this host's clock; see `Store.now_us`."""
+        return self._services.clock.now_us()
+
     # -- writing -----------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:

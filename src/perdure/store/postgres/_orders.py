@@ -79,38 +79,38 @@ def schedule_of(row: Sequence[Any]) -> ScheduleRow:
     return rows.schedule_row((*row[:18], text_out(row[18])))
 
 
+class ClaimOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim is asked for; `graphs` as JSON."""
+
+    worker_id: str
+    graphs: str
+    now_us: int
+    lease_until_us: int
+    limit: int
+
+
 class LimitedClaim:
     """One claim under limits."""
 
-    def __init__(  # named by what a claim is asked
-        self,
-        options: PostgresOptions,
-        *,
-        worker_id: str,
-        graphs: str,
-        now_us: int,
-        lease_until_us: int,
-        limit: int,
-    ) -> None:
+    def __init__(self, options: PostgresOptions, order: ClaimOrder) -> None:
+        """Prepare; call it with a connection in an open transaction."""
         self._options = options
-        self._worker_id = worker_id
-        self._graphs = graphs
-        self._now_us = now_us
-        self._until_us = lease_until_us
-        self._limit = limit
+        self._order = order
         self._connection: Connection
 
     async def __call__(self, connection: Connection) -> list[RunRow]:
         """Take what there is room for, in an open transaction."""
         self._connection = connection
         await self._run(_ONE_AT_A_TIME, (self._options.schema,))
-        await self._run(queries.LOOK_AT_LEASES, (self._now_us, CLAIM_WINDOW))
-        lost = await self._due(self._limit, lost=True, closed=[])
+        await self._run(queries.LOOK_AT_LEASES, (self._order.now_us, CLAIM_WINDOW))
+        lost = await self._due(self._order.limit, lost=True, closed=[])
         taken = await self._take(lost)  # running already: always taken
-        room = Room(limit_state(await self._run(READ_LIMITS)), self._now_us)
+        room = Room(limit_state(await self._run(READ_LIMITS)), self._order.now_us)
         has_moved = True
-        while has_moved and len(taken) < self._limit:
-            found = await self._due(self._limit - len(taken), lost=False, closed=room.closed())
+        while has_moved and len(taken) < self._order.limit:
+            found = await self._due(
+                self._order.limit - len(taken), lost=False, closed=room.closed()
+            )
             chosen = [row for row in found if self._takes(room, row)]
             got = await self._take(chosen)
             has_moved = bool(got)
@@ -129,22 +129,27 @@ class LimitedClaim:
 
     async def _due(self, most: int, *, lost: bool, closed: list[Closed]) -> list[Any]:
         patterns = [(each.tenant, each.graph, each.only_first) for each in closed]
-        params = (
-            self._graphs, self._now_us, most, CLAIM_WINDOW, lost, not lost,
-            as_json(patterns) if patterns else None,
-        )  # fmt: skip  # one line of parameters each
+        shut = as_json(patterns) if patterns else None
+        now_us = self._order.now_us
+        params = (self._order.graphs, now_us, most, CLAIM_WINDOW, lost, not lost, shut)
         return await self._run(queries.DUE, params)
 
     async def _take(self, chosen: list[Any]) -> list[RunRow]:
         if not chosen:
             return []
         names = as_json([(row[0], row[1]) for row in chosen])
-        params = (self._worker_id, names, self._now_us, self._until_us, len(chosen))
+        params = (
+            self._order.worker_id,
+            names,
+            self._order.now_us,
+            self._order.lease_until_us,
+            len(chosen),
+        )
         return [rows.run_row(row) for row in await self._run(queries.CLAIM_CHOSEN, params)]
 
     async def _put(self, buckets: list[BucketRow]) -> None:
         moved = as_json([(each.tenant, each.graph, each.full_at_us) for each in buckets])
-        await self._run(_PUT_BUCKETS, (moved, self._now_us))
+        await self._run(_PUT_BUCKETS, (moved, self._order.now_us))
 
     async def _run(self, sql: str, params: Any = ()) -> list[tuple[Any, ...]]:
         return await run(self._connection, queries.of(sql, self._options), params)

@@ -3,6 +3,8 @@
 Appends, small calls and heartbeats have connections of their own (`_lanes`), news another
 (`_news`), and each transaction of a user one more (`_transaction`). What a write does is in SQL
 functions (`sql/0003_writes.sql`): one round trip each.
+
+Size: one method for each of the protocol.
 """
 
 import asyncio
@@ -56,10 +58,11 @@ from perdure.store.postgres import _orders as orders
 from perdure.store.postgres import _queries as queries
 from perdure.store.postgres import _transaction
 from perdure.store.postgres._errors import map_error
-from perdure.store.postgres._lanes import Lanes, connect
+from perdure.store.postgres._lanes import Lanes, connect, run
 from perdure.store.postgres._news import LOCK_KEY, News, channel_of
-from perdure.store.postgres._orders import LimitedClaim
+from perdure.store.postgres._orders import ClaimOrder, LimitedClaim
 from perdure.store.postgres._schema import migrate
+from perdure.store.postgres._time import SERVER_TIME, ServerTime
 from perdure.store.postgres._url import parse_url
 from perdure.store.postgres._wire import AppendWire, Blob, as_json, mail_wire, run_wire, text_in
 from perdure.store.postgres.limits import (
@@ -115,6 +118,7 @@ class PostgresStore:
         )
         self._services = services
         self._watch = ChangeWatch(services.clock)
+        self._time = ServerTime(services.clock)
         self._name = ""
         self._open: _Open | None = None
         self._notice: asyncio.Task[None] | None = None
@@ -138,6 +142,7 @@ class PostgresStore:
         connection = await connect(options, plain=True)
         try:
             await migrate(connection, options)
+            await self._time.ask(lambda: run(connection, SERVER_TIME))
         except psycopg.Error as error:
             raise map_error(error, options.place) from error
         finally:
@@ -188,6 +193,10 @@ class PostgresStore:
         found: list[tuple[Any, ...]] = await self._call(name, sql, params, is_write=True)
         self._tell(NOTIFY_SOON_S)
         return found
+
+    def now_us(self) -> int:
+        """Return the server's time, by this host's monotonic clock since it was asked last."""
+        return self._time.now_us()
 
     # -- telling others ----------------------------------------------------------------------------
 
@@ -291,14 +300,14 @@ class PostgresStore:
         params = (worker_id, served, now_us, lease_until_us, limit, CLAIM_WINDOW)
         found = await self._call("claim", queries.CLAIM, params, is_write=True)
         if found and found[0][0] is None:
-            by_limits = LimitedClaim(
-                self._options,
+            order = ClaimOrder(
                 worker_id=worker_id,
                 graphs=served,
                 now_us=now_us,
                 lease_until_us=lease_until_us,
                 limit=limit,
             )
+            by_limits = LimitedClaim(self._options, order)
             taken: list[RunRow] = await self._now_open().calls.work("claim", by_limits)
         else:
             taken = [rows.run_row(row) for row in found]
@@ -325,7 +334,9 @@ class PostgresStore:
         """Extend the leases and the heartbeat; return the runs that are lost."""
         params = (worker_id, as_json(list(held)), now_us, lease_until_us)
         sql = queries.of(queries.RENEW, self._options)
-        found = await self._now_open().urgent.call("renew", sql, params, is_write=True)
+        urgent = self._now_open().urgent
+        found = await urgent.call("renew", sql, params, is_write=True)
+        await self._time.ask(lambda: urgent.call("time", SERVER_TIME))
         kept = set(found)
         return {run_id for run_id, token in held if (run_id, token) not in kept}
 
@@ -409,7 +420,7 @@ class PostgresStore:
         return [WorkerId(row[0]) for row in found]
 
     async def _drop_workers(self, worker_ids: list[WorkerId]) -> list[WorkerId]:
-        params = (worker_ids, self._services.clock.now_us())
+        params = (worker_ids, self.now_us())
         found = await self._write("forget", queries.DROP_WORKERS, params)
         return [WorkerId(row[0]) for row in found]
 

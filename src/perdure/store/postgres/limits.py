@@ -49,6 +49,12 @@ meanwhile."""
 SESSIONS_MAX = 8
 """Transaction bodies under way at once in one process, each with a connection of its own."""
 
+TIME_ANSWER_S_MAX = 0.5
+"""An answer to the question for the server's time that took longer is too inexact."""
+
+TIME_STEP_US = 50_000
+"""Difference to the server's time that is followed; leases have a margin of two seconds."""
+
 KEEPALIVES_IDLE_S = 5
 KEEPALIVES_INTERVAL_S = 2
 KEEPALIVES_COUNT = 3

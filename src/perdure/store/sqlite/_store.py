@@ -192,6 +192,10 @@ class SqliteStore:
     def _read(self, name: str, operation: Operation[Result]) -> asyncio.Future[Result]:
         return self._open_threads()[1].call(name, operation)
 
+    def now_us(self) -> int:
+        """Return the time by this host's clock; see `Store.now_us`."""
+        return self._services.clock.now_us()
+
     # -- writing -----------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
