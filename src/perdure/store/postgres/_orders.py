@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.room import Closed, Room
-from perdure.model import BucketRow, LimitRow, LimitState, RunRow, ScheduleRow
+from perdure.model import BucketRow, LimitRow, LimitState, ScheduleRow
 from perdure.store import _rows as rows
 from perdure.store.postgres import _queries as queries
 from perdure.store.postgres._lanes import Connection, run
@@ -98,8 +98,8 @@ class LimitedClaim:
         self._order = order
         self._connection: Connection
 
-    async def __call__(self, connection: Connection) -> list[RunRow]:
-        """Take what there is room for, in an open transaction."""
+    async def __call__(self, connection: Connection) -> list[tuple[Any, ...]]:
+        """Take what there is room for, in an open transaction; return the rows of the runs."""
         self._connection = connection
         await self._run(_ONE_AT_A_TIME, (self._options.schema,))
         await self._run(queries.LOOK_AT_LEASES, (self._order.now_us, CLAIM_WINDOW))
@@ -134,7 +134,7 @@ class LimitedClaim:
         params = (self._order.graphs, now_us, most, CLAIM_WINDOW, lost, not lost, shut)
         return await self._run(queries.DUE, params)
 
-    async def _take(self, chosen: list[Any]) -> list[RunRow]:
+    async def _take(self, chosen: list[Any]) -> list[tuple[Any, ...]]:
         if not chosen:
             return []
         names = as_json([(row[0], row[1]) for row in chosen])
@@ -145,7 +145,7 @@ class LimitedClaim:
             self._order.lease_until_us,
             len(chosen),
         )
-        return [rows.run_row(row) for row in await self._run(queries.CLAIM_CHOSEN, params)]
+        return await self._run(queries.CLAIM_CHOSEN, params)
 
     async def _put(self, buckets: list[BucketRow]) -> None:
         moved = as_json([(each.tenant, each.graph, each.full_at_us) for each in buckets])

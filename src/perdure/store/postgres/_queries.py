@@ -55,6 +55,10 @@ DUE = (
 CLAIM_CHOSEN = (
     f"SELECT {RUN} FROM @.claim_chosen(%s::text, %s::jsonb, %s::bigint, %s::bigint, %s::int)"
 )
+POSTPONE = (
+    "UPDATE @.runs SET status = 'pending', holder = NULL, lease_until_us = NULL, ready_at_us = %s "
+    "WHERE run_id = %s"
+)
 LOOK_AT_LEASES = "SELECT @.look_at_leases(%s::bigint, %s::int)"
 TAKE = f"SELECT {RUN} FROM @.take(%s::text, %s::text, %s::bigint, %s::bigint, %s::bigint)"
 POST = f"SELECT x.is_repeat, {RUN_OF_RESULT} FROM @.post(%s::jsonb, %s::bytea) AS x"

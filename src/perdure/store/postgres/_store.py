@@ -8,6 +8,7 @@ Size: one method for each of the protocol.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,7 +18,7 @@ from msgspec.structs import astuple, replace
 
 from perdure.clock import Services
 from perdure.core.room import Room
-from perdure.errors import PerdureError, StoreUnavailable
+from perdure.errors import PerdureError, StoreCorrupt, StoreUnavailable
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
     Append,
@@ -72,8 +73,11 @@ from perdure.store.postgres.limits import (
     NOTIFY_SOON_S,
     SESSIONS_MAX,
     STRIKE_S,
+    UNREADABLE_PAUSE_US,
     WORKER_FORGOTTEN_US,
 )
+
+log = logging.getLogger("perdure")
 
 _APPENDED = Appended()
 
@@ -308,11 +312,22 @@ class PostgresStore:
                 limit=limit,
             )
             by_limits = LimitedClaim(self._options, order)
-            taken: list[RunRow] = await self._now_open().calls.work("claim", by_limits)
-        else:
-            taken = [rows.run_row(row) for row in found]
+            found = await self._now_open().calls.work("claim", by_limits)
+        taken = await self._readable(found, now_us)
         if taken:
             self._tell(NOTIFY_LATER_S)
+        return taken
+
+    async def _readable(self, found: list[tuple[Any, ...]], now_us: int) -> list[RunRow]:
+        """Return the rows of a claim; one that is damaged is let go, and not due for a while."""
+        taken: list[RunRow] = []
+        for row in found:
+            try:
+                taken.append(rows.run_row(row))
+            except StoreCorrupt as error:
+                log.error("a run is passed over for a minute: %s", error)  # noqa: TRY400  # a state of the data, no fault of the code
+                until_us = now_us + UNREADABLE_PAUSE_US
+                await self._call("claim", queries.POSTPONE, (until_us, row[0]), is_write=True)
         return taken
 
     async def take(

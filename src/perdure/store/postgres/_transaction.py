@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
+from psycopg.errors import IdleInTransactionSessionTimeout
 from psycopg.pq import TransactionStatus
 
 from perdure.errors import CommitUncertain, StoreError, StoreUnavailable, UsageError
@@ -60,11 +61,22 @@ class OpenTransaction:
         except psycopg.Error as error:
             if error.sqlstate == GUARD_STATE:
                 raise guarded(sql) from error
+            if isinstance(error, IdleInTransactionSessionTimeout):
+                raise silent(self._options) from error
             msg = (
                 f"{self._options.place}: {sql!r} failed, and the whole transaction is rolled back "
                 f"({told(error)})"
             )
             raise StoreError(msg, sql=sql, sqlstate=error.sqlstate) from error
+
+
+def silent(options: PostgresOptions) -> UsageError:
+    """Return the refusal of a body that ran no statement for too long."""
+    msg = (
+        f"a transaction on {options.place} was silent for more than {TRANSACTION_IDLE_S} s; it is "
+        "rolled back. Do slow work before or after it"
+    )
+    return UsageError(msg)
 
 
 async def transact(
@@ -138,6 +150,8 @@ async def _commit(connection: Connection, options: PostgresOptions, item: Append
         if refused:
             return queries.refusal(refused[0])
         await connection.execute("COMMIT")
+    except IdleInTransactionSessionTimeout as error:
+        raise silent(options) from error
     except psycopg.Error as error:
         if is_lost(connection, error) or (
             connection.pgconn.transaction_status == TransactionStatus.UNKNOWN

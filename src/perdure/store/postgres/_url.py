@@ -2,7 +2,7 @@
 
 import re
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from psycopg import ProgrammingError
@@ -62,10 +62,10 @@ def parse_url(url: str) -> PostgresOptions:
         SettingInvalid: it can't be read, or an option is out of range; no password is shown.
     """
     try:
-        parts = urlsplit(url)
-        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        base, _, asked = url.partition("?")
+        pairs = parse_qsl(asked, keep_blank_values=True, strict_parsing=bool(asked))
         query = urlencode([pair for pair in pairs if pair[0] not in _OWN])
-        known = conninfo_to_dict(urlunsplit(parts._replace(query=query)))
+        known = conninfo_to_dict(f"{base}?{query}" if query else base)
     except (ProgrammingError, ValueError) as error:
         msg = (
             "the PostgreSQL URL can't be read; write postgresql://user:password@host:port/database "

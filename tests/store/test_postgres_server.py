@@ -1,0 +1,329 @@
+"""What only PostgreSQL has: row-level security, news between sessions, lost sessions, its clock."""
+
+import asyncio
+import dataclasses
+from contextlib import asynccontextmanager
+
+import pytest
+
+from perdure.clock import system_services
+from perdure.errors import SettingInvalid, StoreForeign, StoreReadOnly, StoreUnavailable, UsageError
+from perdure.ids import AskId, TenantId
+from perdure.model import AskPut, Failure, MailKind, RunReleased, RunStatus, Wait, WaitKind
+from perdure.store.api import LIVENESS, AskQuery, RunQuery
+from perdure.store.postgres import PostgresStore, parse_url
+from perdure.store.postgres import limits as store_limits
+from perdure.store.postgres._wire import text_in, text_out
+from perdure.testing import _store_kit as kit
+
+SOON_S = 5.0
+
+
+@asynccontextmanager
+async def opened(url: str, services=None):
+    store = PostgresStore(url, services or system_services())
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+# -- text, urls ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["", "plain", "a\0b", "\0\0", "\ue000", "\ue000\0\ue001\ue000\ue000"]
+)
+def test_any_text_comes_back(text):
+    assert "\0" not in text_in(text)
+    assert text_out(text_in(text)) == text
+
+
+async def test_nul_in_questions_topics_and_names_of_people(postgres, schema):
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.taken(store, "a")
+        ask = kit.ask_of(row, "x", question="really\0?")
+        await kit.written(store, row, AskPut(row=ask))
+        await store.post(kit.signal_to(row.run_id, subject="to\0pic", sender="a\0n"))
+        answered = await store.answer(AskId(ask.ask_id), value_wire=b"\0", by="b\0b", at_us=kit.T0)
+        assert (answered.accepted, answered.row.answered_by) == (True, "b\0b")
+        assert (await store.find_asks(AskQuery()))[0].question == "really\0?"
+        signal, answer = await store.read_mail(row.run_id)
+        assert (signal.subject, signal.sender, answer.sender) == ("to\0pic", "a\0n", "b\0b")
+
+
+async def test_waits_and_failures_may_hold_any_text(postgres, schema):
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.taken(store, "a")
+        wait = Wait(kind=WaitKind.SIGNAL, subject="s\0", note="n\0")
+        failure = Failure(type="X", message="m\0\ud800".encode("utf-8", "replace").decode())
+        release = RunReleased(status=RunStatus.WAITING, waits=(wait,), failure=failure)
+        row = await kit.written(store, row, release)
+        assert (row.waits, row.failure) == ((wait,), failure)
+
+
+def test_the_password_is_never_shown():
+    options = parse_url("postgresql://me:s3cret@db.internal:5433/shop?schema=agents&sslmode=prefer")
+    assert "s3cret" not in repr(options) + options.place
+    assert options.place == "postgresql://db.internal:5433/shop?schema=agents"
+    assert "s3cret" in options.conninfo
+    store = PostgresStore("postgresql://me:s3cret@db.internal/shop", system_services())
+    assert "s3cret" not in store.url
+
+
+@pytest.mark.parametrize(
+    "query", ["schema=Bad-Name", "schema=a.b", "flush_delay_ms=-1", "liveness=maybe", "nonsense=1"]
+)
+def test_wrong_settings_are_refused_without_the_password(query):
+    with pytest.raises(SettingInvalid) as caught:
+        parse_url(f"postgresql://me:s3cret@localhost/shop?{query}")
+    assert "s3cret" not in str(caught.value) + repr(caught.value.fields)
+
+
+async def test_a_server_that_is_not_there(tmp_path):
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await PostgresStore(f"postgresql:///x?host={tmp_path}", system_services()).open()
+
+
+# -- schema ----------------------------------------------------------------------------------------
+
+
+async def test_many_openers_at_once_make_one_schema(postgres, schema):
+    stores = [PostgresStore(postgres.url(schema), system_services()) for _ in range(10)]
+    await asyncio.gather(*(store.open() for store in stores))
+    row = await kit.started(stores[0], "a")
+    assert await stores[9].read_run(row.run_id) == row
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_a_schema_with_other_tables_is_left_alone(postgres, schema):
+    postgres.query(f"CREATE SCHEMA {schema}")
+    postgres.query(f"CREATE TABLE {schema}.theirs (a int)")
+    with pytest.raises(StoreForeign, match="other tables"):
+        await PostgresStore(postgres.url(schema), system_services()).open()
+    found = postgres.query("SELECT tablename FROM pg_tables WHERE schemaname = %s", schema)
+    assert found == [("theirs",)]
+
+
+# -- row-level security ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tenant_role(postgres, schema):
+    """A role that may use the schema's tables, and see the rows of the tenant `mine`."""
+    name = f"role_{schema}"
+    yield name
+    postgres.query(f"DROP OWNED BY {name}")
+    postgres.query(f"DROP ROLE {name}")
+
+
+async def test_a_role_sees_its_tenants_rows_only(postgres, schema, tenant_role):
+    mine, theirs = TenantId("mine"), TenantId("theirs")
+    async with opened(postgres.url(schema)) as store:
+        for tenant in (mine, theirs):
+            row = await kit.taken(store, tenant, tenant=tenant)
+            row = await kit.written(store, row, AskPut(row=kit.ask_of(row, tenant, tenant=tenant)))
+            await store.post(kit.signal_to(row.run_id))
+        postgres.query(f"CREATE ROLE {tenant_role} LOGIN")
+        postgres.query(f"GRANT USAGE ON SCHEMA {schema} TO {tenant_role}")
+        postgres.query(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {tenant_role}")
+        postgres.query(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {tenant_role}")
+        postgres.query(f"INSERT INTO {schema}.tenant_roles VALUES (%s, %s)", tenant_role, "mine")
+        url = postgres.url(schema).replace("postgres@", f"{tenant_role}@")
+        async with opened(url) as theirs_view:
+            assert [row.tenant for row in await theirs_view.find_runs(RunQuery())] == [mine]
+            assert [ask.tenant for ask in await theirs_view.find_asks(AskQuery())] == [mine]
+            assert await theirs_view.read_frames("r_theirs") == []
+            assert await theirs_view.read_mail("r_theirs") == []
+            assert len(await theirs_view.read_frames("r_mine")) == 2
+            # Its own tenant's runs may be started and signalled, nobody else's.
+            assert (await kit.started(theirs_view, "new", tenant=mine)).tenant == mine
+            with pytest.raises(StoreReadOnly):
+                await kit.started(theirs_view, "stolen", tenant=theirs)
+            claimed = await kit.claimed(theirs_view, now_us=kit.T0 + 5000)
+            assert {row.tenant for row in claimed} == {mine}
+        names = {row.run_id for row in await store.find_runs(RunQuery())}
+        assert names == {"r_mine", "r_theirs", "r_new"}
+
+
+# -- news, sessions, liveness ----------------------------------------------------------------------
+
+
+async def test_others_hear_of_a_write_and_of_steps(postgres, schema):
+    async with opened(postgres.url(schema)) as store, opened(postgres.url(schema)) as other:
+        await other.wait_for_change(0.2)
+        mark = other.change_mark()
+        row = await kit.taken(store, "a")
+        assert await other.wait_for_change(SOON_S, since=mark)
+        mark = other.change_mark()
+        await kit.written(store, row)
+        assert await other.wait_for_change(SOON_S, since=mark)
+        assert not await other.wait_for_change(0.3, since=other.change_mark())
+
+
+def _kill_sessions(postgres, like: str) -> int:
+    found = postgres.query(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = 'perdure' AND query LIKE %s AND pid <> pg_backend_pid()",
+        like,
+    )
+    return len(found)
+
+
+async def test_a_worker_that_lost_its_session_is_not_dead(postgres, schema):
+    async with opened(postgres.url(schema)) as store, opened(postgres.url(schema)) as other:
+        await store.register_worker(kit.worker())
+        await kit.taken(store, "a", lease_until_us=kit.FAR)
+        for _ in range(3):
+            assert _kill_sessions(postgres, "%") > 0
+            assert await other.release_dead() == []
+            await asyncio.sleep(0.3)
+        assert [row.worker_id for row in await other.find_workers()] == [kit.WORKER]
+        assert await store.release_dead() == []
+
+
+async def test_news_come_again_after_the_session_was_lost(postgres, schema):
+    async with opened(postgres.url(schema)) as store, opened(postgres.url(schema)) as other:
+        _kill_sessions(postgres, "%")
+        await asyncio.sleep(0.5)
+        await other.wait_for_change(0.3)
+        mark = other.change_mark()
+        row = (await store.start([kit.new_run("a")]))[0].row
+        assert await other.wait_for_change(SOON_S, since=mark)
+        assert await other.read_run(row.run_id) == row
+
+
+async def test_without_liveness_the_lease_decides(postgres, schema):
+    async with opened(postgres.url(schema, liveness="off")) as store:
+        assert LIVENESS not in store.capabilities
+        await store.register_worker(kit.worker())
+        [row] = await store.find_workers()
+        assert row.liveness == ""
+        assert await store.release_dead() == []
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+async def test_a_wrong_wall_clock_changes_nothing(postgres, schema):
+    class Wrong:
+        """A clock that is an hour ahead, and later jumps back a day."""
+
+        def __init__(self, clock):
+            self._clock = clock
+            self.ahead_us = 3600 * 1_000_000
+
+        def now_us(self):
+            return self._clock.now_us() + self.ahead_us
+
+        def __getattr__(self, name):
+            return getattr(self._clock, name)
+
+    services = system_services()
+    wrong = Wrong(services.clock)
+    async with opened(postgres.url(schema), dataclasses.replace(services, clock=wrong)) as store:
+        assert abs(store.now_us() - services.clock.now_us()) < 1_000_000
+        wrong.ahead_us = -86400 * 1_000_000
+        await store.renew(kit.WORKER, [], now_us=store.now_us(), lease_until_us=store.now_us())
+        assert abs(store.now_us() - services.clock.now_us()) < 1_000_000
+
+
+# -- claims ----------------------------------------------------------------------------------------
+
+
+async def test_a_backlog_is_claimed_like_a_short_line(postgres, schema, monkeypatch):
+    async with opened(postgres.url(schema)) as store:
+        tenants = [TenantId(f"t{n}") for n in range(5)]
+        runs = [
+            kit.new_run(
+                f"{n:03}",
+                tenant=tenants[n % 7 % 5],
+                priority=n % 2,
+                ready_at_us=kit.T0 + n % 3,
+                created_at_us=kit.T0,
+            )
+            for n in range(120)
+        ]
+        await store.start(runs)
+        orders = {}
+        for window in (2048, 10):
+            monkeypatch.setattr("perdure.store.postgres._store.CLAIM_WINDOW", window)
+            sql = "SELECT run_id FROM @.due(%s::jsonb, %s::bigint, 40, %s::int, true, true, NULL)"
+            found = await store._call("due", sql, ('[["g", 1]]', kit.T0 + 100, window))
+            orders[window] = [row[0] for row in found]
+        assert len(orders[10]) == 40
+        assert orders[10] == orders[2048]
+
+
+async def test_renewed_leases_are_looked_at_when_they_end(postgres, schema):
+    """The indexed time of a running run is a lower bound; claims move it on."""
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.taken(store, "a")
+        until = {"now_us": kit.T0 + 500, "lease_until_us": kit.T0 + 9000}
+        assert await store.renew(kit.WORKER, [(row.run_id, 1)], **until) == set()
+        assert (await kit.the_run(store, row.run_id)).ready_at_us == kit.T0 + 9000
+        assert await kit.claimed(store, kit.OTHER, now_us=kit.T0 + 8999) == []
+        assert await store.next_ready_at(kit.GRAPHS) == kit.T0 + 9000
+        [taken] = await kit.claimed(
+            store, kit.OTHER, now_us=kit.T0 + 9000, lease_until_us=kit.T0 + 19_000
+        )
+        assert taken.token == 2
+
+
+async def test_a_heartbeat_does_not_wait_for_a_transaction(postgres, schema):
+    async with opened(postgres.url(schema)) as store:
+        rows = [await kit.taken(store, name, lease_until_us=kit.FAR) for name in "ab"]
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def body(transaction):
+            entered.set()
+            await leave.wait()
+            return kit.appended_to(rows[0])
+
+        working = asyncio.create_task(store.transact(body, run_id=rows[0].run_id, token=1))
+        await entered.wait()
+        held = [(row.run_id, 1) for row in rows]
+        until = {"now_us": kit.T0 + 500, "lease_until_us": kit.FAR + 1}
+        lost = await asyncio.wait_for(store.renew(kit.WORKER, held, **until), SOON_S)
+        assert lost == set()
+        leave.set()
+        await working
+        assert (await kit.the_run(store, "r_b")).ready_at_us == kit.FAR + 1
+
+
+async def test_a_silent_transaction_is_rolled_back(postgres, schema, monkeypatch):
+    monkeypatch.setattr("perdure.store.postgres._transaction.TRANSACTION_IDLE_S", 1)
+    assert store_limits.TRANSACTION_IDLE_S > 1
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.taken(store, "a")
+
+        async def body(transaction):
+            await asyncio.sleep(1.5)
+            return kit.appended_to(row)
+
+        with pytest.raises(UsageError, match="silent"):
+            await store.transact(body, run_id=row.run_id, token=1)
+        assert await kit.the_run(store, row.run_id) == row
+        await kit.written(store, row)
+
+
+async def test_a_cancel_hurries_whoever_waits(postgres, schema):
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.written(
+            store, await kit.taken(store, "a"), kit.waiting(ready_at_us=kit.FAR)
+        )
+        posted = await store.post(kit.signal_to(row.run_id, kind=MailKind.CANCEL))
+        assert posted.ready_at_us == kit.T0 + 20
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+async def test_a_damaged_row_does_not_hold_up_the_others(postgres, schema, caplog):
+    async with opened(postgres.url(schema)) as store:
+        await store.start([kit.new_run(name) for name in "abc"])
+        postgres.query(f"UPDATE {schema}.runs SET failure = '\\xc1' WHERE run_id = 'r_b'")
+        found = {row.run_id for row in await kit.claimed(store)}
+        assert found == {"r_a", "r_c"}
+        assert "passed over" in caplog.text
