@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fault sweep soak check fmt bench bench-peers clean
+.PHONY: help setup demo test test-all test-fault sweep sim mutations soak check fmt bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,13 @@ test-fault: $(READY) ## Run the tests that kill real processes
 
 sweep: $(READY) ## Kill a process at every crash point and compare (about half an hour)
 	@$(BIN)/python -m tests.fault.sweep --full
+
+sim: $(READY) ## Play the engine under simulated faults (SEEDS=100 FIRST=0: which; SEED=number: one)
+	@$(BIN)/python -m perdure.testing.simulator --jobs 2 \
+		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FIRST),0))
+
+mutations: $(READY) ## Break rules on purpose, and see whether and how soon the simulator notices
+	@$(BIN)/python -m tests.simulation.mutations
 
 soak: $(READY) ## Execute 200 runs on 3 workers while 50 of them are killed (SEED=number for another course)
 	@$(BIN)/python -m tests.fault.soak --runs 200 --kills 50 $(if $(SEED),--seed $(SEED))

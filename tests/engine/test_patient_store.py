@@ -9,10 +9,12 @@ import pytest
 from perdure import Context, Runtime, WorkerSettings, effect
 from perdure.engine import patient_store
 from perdure.engine.limits import OUTAGE_S_MAX
+from perdure.engine.loading import load_run
 from perdure.engine.patient_store import PatientStore
-from perdure.errors import CommitUncertain, StoreUnavailable
+from perdure.errors import CommitUncertain, LeaseLost, StoreUnavailable
 from perdure.store.api import REMOTE, Store
 from perdure.store.memory import MemoryStore
+from perdure.testing import _store_kit as kit
 from perdure.testing import virtual_services
 
 SETTINGS = WorkerSettings(lease_ttl_s=9, heartbeat_s=3)
@@ -181,3 +183,12 @@ async def test_close_does_not_wait_for_the_end_of_an_outage(store, services, act
         before_s = services.clock.monotonic_s()
         await runtime.close(window_s=1)
         assert services.clock.monotonic_s() - before_s < 2 * SETTINGS.drain_window_s + 10
+
+
+async def test_claim_that_is_answered_too_late_is_a_lost_lease(store):
+    await store.open()
+    stale = await kit.taken(store, "a")
+    again = (await kit.claimed(store, kit.OTHER, now_us=kit.T0 + 1000))[0]
+    await kit.written(store, again)
+    with pytest.raises(LeaseLost):
+        await load_run(store, stale)

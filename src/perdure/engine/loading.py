@@ -11,9 +11,9 @@ from msgspec import Raw, Struct
 
 from perdure.codec import NO_HASH, chain_hash, decode_record, split_frame
 from perdure.core import fold
-from perdure.errors import InvariantBroken, NotFound, StoreCorrupt
+from perdure.errors import InvariantBroken, LeaseLost, NotFound, StoreCorrupt
 from perdure.ids import TenantId, ThreadId
-from perdure.model import FrameRow, RunRow, ThreadRow
+from perdure.model import FrameRow, RunRow, RunStatus, ThreadRow
 from perdure.model import records as rec
 from perdure.store.api import Store
 
@@ -148,11 +148,20 @@ def _started_of(frames: Sequence[FrameRow]) -> rec.RunStarted:
     return record
 
 
+async def _check_held(store: Store, row: RunRow) -> None:
+    """Raise LeaseLost if the run is not held under the row's token any more."""
+    current = await store.read_run(row.run_id)
+    if current is None or current.token != row.token or current.status is not RunStatus.RUNNING:
+        msg = f"run {row.run_id!r} was lost before its claim was answered; nothing was written"
+        raise LeaseLost(msg, run_id=row.run_id, token=row.token)
+
+
 async def load_run(store: Store, row: RunRow) -> Loaded:
     """Return the run's state as of its newest durable record.
 
     Raises:
         StoreCorrupt, DecodeFailed: the journal is damaged, or its last seq is not the row's.
+        LeaseLost: the answer of the claim was so late that the run is somebody else's by now.
     """
     thread = await store.read_thread(row.tenant, row.thread)
     from_seq = 1
@@ -166,6 +175,7 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     loaded.whole_bytes += line.whole
     fold.settle_sandbox(loaded.state)
     if loaded.state.last_seq != row.last_seq:
+        await _check_held(store, row)
         msg = (
             f"run {row.run_id!r}: its journal ends at seq {loaded.state.last_seq}, its row says "
             f"{row.last_seq}; nothing was changed. Restore the store from a backup."

@@ -32,6 +32,7 @@ REPEATED = (
     "expire",
     "register_worker",
     "forget_worker",
+    "release_dead",
     "find_workers",
     "next_ready_at",
     "read_run",
@@ -55,16 +56,7 @@ REPEATED = (
 )
 """Calls that are made again."""
 
-PASSED_ON = (
-    "open",
-    "close",
-    "now_us",
-    "transact",
-    "take",
-    "renew",
-    "release_dead",
-    "change_mark",
-)
+PASSED_ON = ("open", "close", "now_us", "transact", "take", "renew", "change_mark")
 """Calls that are made once."""
 
 _PASSING = (CommitUncertain, StoreUnavailable, StoreLocked)

@@ -175,7 +175,11 @@ class Runtime:
         self.engine.on_ended = self._on_ended
         self.engine.on_released = self._on_released
         if self.worker is not None:
-            await self.worker.start()
+            try:
+                await self.worker.start()
+            except BaseException:
+                await self.close(window_s=0.0)
+                raise
         return self
 
     async def __aexit__(

@@ -139,9 +139,10 @@ class Worker:
         if self.is_draining:
             return
         self.is_draining = True
-        claim = next(task for task in self._loops if task.get_name() == "perdure-claim")
-        claim.cancel()
-        await asyncio.gather(claim, return_exceptions=True)
+        claims = [task for task in self._loops if task.get_name() == "perdure-claim"]
+        for claim in claims:  # none, where the start of the worker failed
+            claim.cancel()
+        await asyncio.gather(*claims, return_exceptions=True)
         for _row, execution, _task in self._held.values():
             execution.is_draining = True
         await self._wait_for_held(self._settings.drain_window_s if window_s is None else window_s)
@@ -386,7 +387,7 @@ class Worker:
         except (StoreCorrupt, DecodeFailed) as error:
             log.error("run %s (thread %s) can't be read: %s", row.run_id, row.thread, error)  # noqa: TRY400  # a state of the data, no fault of the code
             self._lost[row.run_id, row.token] = error
-        except StoreError as error:
+        except (StoreError, LeaseLost) as error:
             self._lost[row.run_id, row.token] = error
         except Exception:  # the worker's supervisor: a bug must not take the other runs along
             log.exception(

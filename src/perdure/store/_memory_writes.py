@@ -293,11 +293,12 @@ def decide(
 def append(tables: Tables, batch: Sequence[Append]) -> list[AppendOutcome]:
     """Write the frames and changes of many runs; outcomes in the order of the batch."""
     outcomes: list[AppendOutcome] = []
-    refused: set[RunId] = set()
+    refused: set[tuple[RunId, int]] = set()
     for item in batch:
-        outcome = _fenced(tables, item) if item.run_id in refused else _append_one(tables, item)
+        held = (item.run_id, item.token)
+        outcome = _fenced(tables, item) if held in refused else _append_one(tables, item)
         if outcome is not _APPENDED:
-            refused.add(item.run_id)
+            refused.add(held)
         outcomes.append(outcome)
     return outcomes
 

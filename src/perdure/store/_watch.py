@@ -27,7 +27,8 @@ class ChangeWatch:
         self._count = 0
         self._returned = 0
         self._seen: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
-        self._waiters: set[asyncio.Future[bool]] = set()
+        # In order: on virtual time the same history wakes them in the same order.
+        self._waiters: dict[asyncio.Future[bool], None] = {}
 
     @property
     def mark(self) -> int:
@@ -58,7 +59,7 @@ class ChangeWatch:
 
     async def _next_bump(self, timeout_s: float) -> bool:
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         timer = asyncio.ensure_future(self._clock.sleep(timeout_s))
         timer.add_done_callback(lambda _timer: _settle(waiter, changed=False))
         try:
@@ -66,7 +67,7 @@ class ChangeWatch:
                 self._waiting()
             return await waiter
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
             timer.cancel()
 
 

@@ -188,8 +188,9 @@ class Store(Protocol):
     async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
         """Write the frames and changes of many runs in one commit; outcomes in order.
 
-        Two appends of one run in a batch are applied in order; if the first is refused, so is the
-        second.
+        Two appends of one run under one token in a batch are applied in order; if the first is
+        refused, so is the second. Under two tokens each has its own fate: a process that took a run
+        over from itself may write for both holders.
         Idempotent: by the frame. An item that would be refused, but whose frame (first seq, count,
         token, hash) is in the journal, answers `Appended` and changes nothing, whatever became of
         the run meanwhile.

@@ -300,6 +300,16 @@ class AppendRules:
         assert [frame.first_seq for frame in await store.read_frames(a.run_id)] == [1, 2, 3]
         assert len(await store.read_frames(b.run_id)) == 1
 
+    async def test_old_holder_in_a_batch_does_not_fail_the_new_one(self, store: Store) -> None:
+        """A worker that took a run over from itself writes under both tokens; the new one holds."""
+        old = await taken(store, "a")
+        [new] = await claimed(store, now_us=T0 + 1000)
+        outcomes = await store.append([appended_to(old), appended_to(new)])
+        assert [type(outcome) for outcome in outcomes] == [Fenced, Appended]
+        late = appended_to(old, hash=b"3" * 32)
+        outcomes = await store.append([appended_to(await the_run(store, new.run_id)), late])
+        assert [type(outcome) for outcome in outcomes] == [Appended, Fenced]
+
     async def test_taken_business_key_refuses_its_append_alone(self, store: Store) -> None:
         """`KeyTaken` names the holder; nothing of that append is written, the others are."""
         a, b, c = [await taken(store, name) for name in "abc"]

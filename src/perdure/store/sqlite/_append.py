@@ -49,11 +49,12 @@ _APPENDED = Appended()
 def append(db: apsw.Connection, batch: Sequence[Append]) -> list[AppendOutcome]:
     """Write the frames and changes of many runs; outcomes in the order of the batch."""
     outcomes: list[AppendOutcome] = []
-    refused: set[RunId] = set()
+    refused: set[tuple[RunId, int]] = set()
     for item in batch:
-        outcome = _fence_state(db, item) if item.run_id in refused else append_one(db, item)
+        held = (item.run_id, item.token)
+        outcome = _fence_state(db, item) if held in refused else append_one(db, item)
         if outcome is not _APPENDED:
-            refused.add(item.run_id)
+            refused.add(held)
         outcomes.append(outcome)
     return outcomes
 
