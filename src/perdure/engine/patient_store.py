@@ -46,10 +46,24 @@ REPEATED = (
     "read_effect",
     "read_effect_by_key",
     "find_effects",
+    "set_limit",
+    "read_limits",
+    "put_schedule",
+    "find_schedules",
 )
 """Calls that are made again."""
 
-PASSED_ON = ("open", "close", "transact", "renew", "release_dead", "change_mark")
+PASSED_ON = (
+    "open",
+    "close",
+    "transact",
+    "take",
+    "renew",
+    "release_dead",
+    "change_mark",
+    "drop_limit",
+    "drop_schedule",
+)
 """Calls that are made once."""
 
 _PASSING = (CommitUncertain, StoreUnavailable, StoreLocked)
