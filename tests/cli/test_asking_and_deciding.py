@@ -80,7 +80,11 @@ def test_mistakes_exit_with_the_code_of_the_catalogue(inside, arguments, code):
         ),
         ("sqlite:///folder", 30, "{here}/folder is a folder; name a file in it"),
         ("sqlite:///file/x.db", 30, "{here}/file is a file, so {here}/file/x.db can't be in it"),
-        ("redis://x", 2, "no store has the scheme 'redis'; known: memory://, sqlite://"),
+        (
+            "redis://x",
+            2,
+            "no store has the scheme 'redis'; known: memory://, postgres://, postgresql://, sqlite://",
+        ),
         ("x.db", 2, "'x.db' is no store URL; for a file of that name write 'sqlite:///x.db'"),
     ],
 )

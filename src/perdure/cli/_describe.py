@@ -92,7 +92,13 @@ def _released(_event: Event, body: dict[str, Any]) -> str:
         return f"parked, needs a decision: {' '.join([why, *(f'[{e}]' for e in effects)]).strip()}"
     if body["reason"] == "waiting":
         return f"let go, waits for: {'; '.join(_wait_words(wait) for wait in body['waits'])}"
-    return "let go, its worker drains" if body["reason"] == "drained" else "let go"
+    return _LET_GO.get(body["reason"], "let go")
+
+
+_LET_GO = {
+    "drained": "let go, its worker drains",
+    "version_moved": "let go, goes on with that version",
+}
 
 
 def _wait_words(wait: dict[str, Any]) -> str:
@@ -175,6 +181,9 @@ _SAYS: dict[str, Callable[[Event, dict[str, Any]], str]] = {
     "state_snapshot": lambda _e, b: f"whole state written (checkpoint {b['checkpoint']})",
     "sandbox_taken": lambda e, b: f"node {e.node}: sandbox snapshot {b['snapshot']}",
     "retry_requested": lambda _e, b: f"retry asked for by {b['by']}",
+    "version_moved": lambda _e, b: (
+        f"moved from v{b['from_version']} to v{b['to_version']} by {b['by']}"
+    ),
 }
 
 
@@ -202,15 +211,17 @@ def in_flight_lines(nodes: tuple[str, ...], effects: tuple[InFlight, ...]) -> li
     return lines
 
 
-def describe_status(row: RunRow, now_us: int, *, is_served: bool = True) -> str:
+def describe_status(row: RunRow, now_us: int, *, is_served: bool = True, kept: str = "") -> str:
     """Return a run's status with what it waits for; why it is parked or failed is its reason.
 
     Args:
         row: the run.
         now_us: the time now.
         is_served: False: it could go on, and no live worker executes its graph version.
+        kept: which limit keeps it back, in words; empty: none.
     """
     lacking = "" if is_served else f", no live worker executes {row.graph} v{row.version}"
+    lacking += f", {clean(kept)}" if kept else ""
     is_due = row.ready_at_us is not None and row.ready_at_us <= now_us
     if row.status is RunStatus.RUNNING and is_due:
         return f"pending: its holder {row.holder} died or lost its lease{lacking}"
@@ -225,10 +236,11 @@ def describe_status(row: RunRow, now_us: int, *, is_served: bool = True) -> str:
     return row.status.value
 
 
-def describe_shortly(row: RunRow, now_us: int, *, is_served: bool = True) -> str:
+def describe_shortly(row: RunRow, now_us: int, *, is_served: bool = True, kept: str = "") -> str:
     """Return the same for one column of a list."""
     is_due = row.ready_at_us is not None and row.ready_at_us <= now_us
     lacking = "" if is_served else ", no worker"
+    lacking += f", {kept.replace('kept back by the limit', 'limit')}" if kept else ""
     text = row.status.value
     if row.status is RunStatus.RUNNING and is_due:
         text = f"pending: its holder died{lacking}"

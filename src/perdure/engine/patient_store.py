@@ -48,15 +48,23 @@ REPEATED = (
     "read_effect_by_key",
     "find_effects",
     "set_limit",
-    "drop_limit",
     "read_limits",
     "put_schedule",
-    "drop_schedule",
     "find_schedules",
 )
 """Calls that are made again."""
 
-PASSED_ON = ("open", "close", "now_us", "transact", "take", "renew", "change_mark")
+PASSED_ON = (
+    "open",
+    "close",
+    "now_us",
+    "transact",
+    "take",
+    "renew",
+    "change_mark",
+    "drop_limit",
+    "drop_schedule",
+)
 """Calls that are made once."""
 
 _PASSING = (CommitUncertain, StoreUnavailable, StoreLocked)

@@ -255,17 +255,17 @@ class PostgresStore:
         writes = self._now_open().writes
         sql = queries.of(queries.APPEND, self._options)
         outcomes: list[AppendOutcome] = []
-        refused: dict[RunId, AppendOutcome] = {}
-        # The engine has a run once in a batch, which is one commit; more would go after it.
+        refused: dict[tuple[RunId, int], AppendOutcome] = {}
+        # A run is once in a batch, which is one commit; where a worker took it over from itself it
+        # is there twice, and the second goes after the first.
         for part in _without_repeats(batch):
-            later = [item for item in part if item.run_id not in refused]
+            later = [item for item in part if (item.run_id, item.token) not in refused]
             found = await writes.call("append", sql, AppendWire(later).params, is_write=True)
-            outcomes += [refused.get(item.run_id, _APPENDED) for item in part]
+            outcomes += [refused.get((item.run_id, item.token), _APPENDED) for item in part]
             for row in found:
-                outcomes[len(outcomes) - len(part) + part.index(later[row[0]])] = queries.refusal(
-                    row
-                )
-                refused[later[row[0]].run_id] = await self._fenced(later[row[0]].run_id)
+                item = later[row[0]]
+                outcomes[len(outcomes) - len(part) + part.index(item)] = queries.refusal(row)
+                refused[item.run_id, item.token] = await self._fenced(item.run_id)
         is_waking = rules.wakes_others(batch)
         self._tell(NOTIFY_SOON_S if is_waking else NOTIFY_LATER_S, here=is_waking)
         return outcomes
