@@ -69,7 +69,7 @@ def test_the_password_is_never_shown():
     assert options.place == "postgresql://db.internal:5433/shop?schema=agents"
     assert "s3cret" in options.conninfo
     store = PostgresStore("postgresql://me:s3cret@db.internal/shop", system_services())
-    assert "s3cret" not in store.url
+    assert "s3cret" not in store.place
 
 
 @pytest.mark.parametrize(

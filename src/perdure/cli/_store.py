@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from perdure.clock import system_services
 from perdure.engine import Runtime, WorkerSettings
 from perdure.errors import SettingInvalid, StoreUnavailable
+from perdure.store import make_store, shown_url
+from perdure.store.api import Store
 
 DEFAULT_URL = "sqlite:///perdure.db"
 VARIABLE = "PERDURE_STORE"
@@ -21,8 +24,10 @@ async def existing(url: str) -> AsyncIterator[Runtime]:
         StoreUnavailable: there is no store; nothing was created.
     """
     check_shared(url)
-    check_exists(url)
-    async with Runtime.open(url, worker=False) as runtime:
+    services = system_services()
+    store = make_store(url, services)
+    await check_exists(store, url)
+    async with Runtime.open(store, worker=False, services=services) as runtime:
         yield runtime
 
 
@@ -59,28 +64,27 @@ def check_shared(url: str) -> None:
         raise SettingInvalid(msg, url=url)
 
 
-def check_exists(url: str) -> None:
-    """Refuse a SQLite file that does not exist, rather than create it.
+async def check_exists(store: Store, url: str) -> None:
+    """Refuse a store that is not there, rather than create it.
 
     Raises:
         StoreUnavailable: says how it would be created.
     """
-    if not url.startswith("sqlite:"):
+    if await store.is_there():
         return
-    from perdure.store.sqlite import parse_url  # noqa: PLC0415  # only for this kind of store
-
-    path = parse_url(url).path
-    if not path.exists():
-        msg = (
-            f"there is no store at {str(path)!r}; nothing was created. 'perdure run', "
-            f"'perdure start' and 'perdure worker' create it; --store or {VARIABLE} names another"
-        )
-        raise StoreUnavailable(msg, url=url, path=str(path))
+    msg = (
+        f"there is no store at {store.place!r}; nothing was created. 'perdure run', "
+        f"'perdure start' and 'perdure worker' create it; --store or {VARIABLE} names another"
+    )
+    raise StoreUnavailable(msg, url=shown_url(url))
 
 
 def with_store(command: str, url: str) -> str:
-    """Return a command that finds the same store again when it is typed into the same shell."""
+    """Return a command that finds the same store again when it is typed into the same shell.
+
+    A password is not shown: `PERDURE_STORE` keeps it out of commands, too.
+    """
     if url == os.environ.get(VARIABLE, DEFAULT_URL):
         return command
     words, mark, comment = command.partition("  #")
-    return f"{words} --store {shlex.quote(url)}{mark}{comment}"
+    return f"{words} --store {shlex.quote(shown_url(url))}{mark}{comment}"

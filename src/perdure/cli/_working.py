@@ -26,7 +26,7 @@ from perdure.engine.limits import CONCURRENCY, DRAIN_WINDOW_S, HEARTBEAT_S, LEAS
 from perdure.engine.versions import shapes_of
 from perdure.engine.worker import Worker
 from perdure.errors import SettingInvalid
-from perdure.store import make_store
+from perdure.store import make_store, shown_url
 
 Targets = Annotated[
     list[str],
@@ -162,7 +162,7 @@ async def _work(
             return
         server = await _healthy(runtime, executing, health)
         known = ", ".join(f"{name} v{version}" for name, version in sorted(runtime.engine.graphs()))
-        say(f"ready: worker {executing.worker_id} executes {known} on {url}")
+        say(f"ready: worker {executing.worker_id} executes {known} on {shown_url(url)}")
         await interrupts.first.wait()
         note(f"draining {plural(executing.held, 'run')} (a second signal stops at once)")
         try:

@@ -55,6 +55,7 @@ REPEATED = (
 """Calls that are made again."""
 
 PASSED_ON = (
+    "is_there",
     "open",
     "close",
     "now_us",

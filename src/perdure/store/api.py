@@ -154,6 +154,15 @@ class Store(Protocol):
     """A place where runs live. All methods are coroutines; one object serves one event loop."""
 
     capabilities: frozenset[Capability]
+    place: str
+    """Where it is, for people: no password."""
+
+    async def is_there(self) -> bool:
+        """Return whether there is a store at this place, without opening or creating one.
+
+        Raises: StoreUnavailable (the server can't be reached).
+        """
+        ...
 
     async def open(self) -> None:
         """Open or create the store, and migrate an older schema.

@@ -73,12 +73,17 @@ class MemoryStore:
             msg = f"{url!r} says more than a name; write 'memory://' or 'memory://name'"
             raise SettingInvalid(msg, url=url)
         self.url = url
+        self.place = url
         self._services = services
         self._tables = _shared.setdefault(parts.netloc, Tables()) if parts.netloc else Tables()
         self._watch = ChangeWatch(services.clock)
         self._is_open = False
 
     # -- life --------------------------------------------------------------------------------------
+
+    async def is_there(self) -> bool:
+        """Return True: a memory store is there as soon as it is named."""
+        return True
 
     async def open(self) -> None:
         """Begin to hear of writes. Idempotent."""

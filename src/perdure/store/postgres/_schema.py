@@ -34,13 +34,13 @@ async def migrate(
         StoreForeign: it has tables, and they are not Perdure's.
         StoreSchemaNewer: its version is above what is known here.
     """
-    if await _version(connection, options) == SCHEMA_VERSION:
+    if await version_of(connection, options) == SCHEMA_VERSION:
         return
     schema = options.schema
     async with connection.transaction():
         lock = "SELECT pg_advisory_xact_lock(hashtextextended('perdure.migrate.' || %s, 0))"
         await connection.execute(lock, (schema,))
-        version = await _version(connection, options)  # again: another opener may have been first
+        version = await version_of(connection, options)  # again: another opener may have been first
         if version is None:
             await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
             sql = (
@@ -60,7 +60,7 @@ def _script(name: str) -> str:
     return files("perdure.store.postgres").joinpath("sql", f"{name}.sql").read_text("utf-8")
 
 
-async def _version(
+async def version_of(
     connection: psycopg.AsyncConnection[tuple[Any, ...]], options: PostgresOptions
 ) -> int | None:
     """Return the version of the schema; None: there is none yet. Changes nothing."""

@@ -62,7 +62,7 @@ from perdure.store.postgres._errors import map_error
 from perdure.store.postgres._lanes import Lanes, connect, run
 from perdure.store.postgres._news import LOCK_KEY, News, channel_of
 from perdure.store.postgres._orders import ClaimOrder, LimitedClaim
-from perdure.store.postgres._schema import migrate
+from perdure.store.postgres._schema import migrate, version_of
 from perdure.store.postgres._time import SERVER_TIME, ServerTime
 from perdure.store.postgres._url import parse_url
 from perdure.store.postgres._wire import AppendWire, Blob, as_json, mail_wire, run_wire, text_in
@@ -115,7 +115,7 @@ class PostgresStore:
             SettingInvalid: the URL can't be read, or has an option out of range.
         """
         self._options = parse_url(url)
-        self.url = self._options.place
+        self.place = self._options.place
         capabilities = {TRANSACTION, CROSS_PROCESS, DURABLE, REMOTE}
         self.capabilities = frozenset(
             capabilities | ({LIVENESS} if self._options.has_liveness else set())
@@ -130,6 +130,21 @@ class PostgresStore:
         self._sessions = asyncio.Semaphore(SESSIONS_MAX)
 
     # -- life --------------------------------------------------------------------------------------
+
+    async def is_there(self) -> bool:
+        """Return whether the database has the schema; creates nothing.
+
+        Raises:
+            StoreForeign, StoreSchemaNewer: it holds something else, or is of a newer Perdure.
+            StoreUnavailable: the server can't be reached.
+        """
+        connection = await connect(self._options, plain=True)
+        try:
+            return await version_of(connection, self._options) is not None
+        except psycopg.Error as error:
+            raise map_error(error, self._options.place) from error
+        finally:
+            await connection.close()
 
     async def open(self) -> None:
         """Connect, make the schema, or migrate an older one. Idempotent.
@@ -183,7 +198,7 @@ class PostgresStore:
 
     def _now_open(self) -> _Open:
         if self._open is None:
-            msg = f"the store {self.url} is not open; nothing was written. Call open() first"
+            msg = f"the store {self.place} is not open; nothing was written. Call open() first"
             raise StoreUnavailable(msg)
         return self._open
 

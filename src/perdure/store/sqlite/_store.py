@@ -108,6 +108,7 @@ class SqliteStore:
         """
         self.url = url
         self._options = parse_url(url)
+        self.place = str(self._options.path)
         self._services = services
         self._locks = LockFolder(self._options.path)
         self._watch = ChangeWatch(services.clock, waiting=self._start_polling)
@@ -117,6 +118,10 @@ class SqliteStore:
         self._threads: tuple[Writer, ConnectionThread] | None = None
 
     # -- life --------------------------------------------------------------------------------------
+
+    async def is_there(self) -> bool:
+        """Return whether the file exists."""
+        return self._options.path.exists()  # one look, no wait
 
     async def open(self) -> None:
         """Open or create the file, and migrate an older schema. Idempotent.
