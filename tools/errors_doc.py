@@ -91,6 +91,10 @@ NEXT: dict[type[PerdureError], str] = {
         "Make the code before the call the same on every execution (`ctx.now`, `ctx.random`, "
         "`ctx.call` for what varies), then `perdure resolve RUN_ID --retry --by NAME`."
     ),
+    errors.VersionMismatch: (
+        "Start a worker with the run's version, which takes it up by itself; or `perdure resolve "
+        "RUN_ID --to-version N --by NAME`; or `perdure cancel RUN_ID`."
+    ),
     errors.StoreError: "Read the driver's text in the message; `perdure doctor` checks the store.",
     errors.StoreUnavailable: "Create or mend the path that is named, or name another store.",
     errors.CommitUncertain: (
@@ -173,7 +177,8 @@ REASONS_HEAD = """
 
 `perdure show RUN_ID` names the type of what parked or ended a run, or made an effect fail or
 uncertain. Most are classes: those above, or the exception that a node or an effect of yours raised.
-`ReplayDiverged`, `StoreCorrupt` and `DecodeFailed` park a run; others end it. These are no classes:
+`ReplayDiverged`, `VersionMismatch`, `StoreCorrupt` and `DecodeFailed` park a run; others end it.
+These are no classes:
 
 | reason | of | meaning | next |
 |---|---|---|---|

@@ -7,7 +7,17 @@ imports no driver and starts nothing.
 from perdure.codec import register_type
 from perdure.core.plan import END, START, Goto, Send
 from perdure.core.retry import Retry
-from perdure.engine import Answer, ChildRun, Context, Event, Run, Runtime, WorkerSettings
+from perdure.engine import (
+    Answer,
+    ChildRun,
+    Context,
+    Event,
+    Run,
+    Runtime,
+    Schedule,
+    WorkerSettings,
+    WorkLimit,
+)
 from perdure.errors import (
     AlreadyAnswered,
     AlreadyDecided,
@@ -33,6 +43,7 @@ from perdure.errors import (
     UpdateInvalid,
     UsageError,
     ValueUnserializable,
+    VersionMismatch,
 )
 from perdure.graph import (
     Absent,
@@ -48,7 +59,7 @@ from perdure.graph import (
     merge,
     replace,
 )
-from perdure.model import EffectState, RunStatus
+from perdure.model import EffectState, Missed, RunStatus
 
 __version__ = "0.1.0"
 
@@ -74,6 +85,7 @@ __all__ = [
     "Graph",
     "GraphInvalid",
     "Limit",
+    "Missed",
     "NeedsDecision",
     "NodeTimedOut",
     "NotFound",
@@ -89,6 +101,7 @@ __all__ = [
     "RunFinal",
     "RunStatus",
     "Runtime",
+    "Schedule",
     "Send",
     "StartKeyReused",
     "StoreError",
@@ -97,6 +110,8 @@ __all__ = [
     "UpdateInvalid",
     "UsageError",
     "ValueUnserializable",
+    "VersionMismatch",
+    "WorkLimit",
     "WorkerSettings",
     "__version__",
     "add",

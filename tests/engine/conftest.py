@@ -1,8 +1,13 @@
-"""A runtime on each store, for tests of the engine."""
+"""A runtime on each store, for tests of the engine; several that share one, on virtual time."""
+
+from itertools import count
 
 import pytest
 
-from perdure import Runtime
+from perdure import Runtime, WorkerSettings
+from perdure.testing.clock import VirtualClock, virtual_services
+
+_numbers = count()
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -25,3 +30,32 @@ async def open_runtime(url):
     yield open_one
     for runtime in opened:
         await runtime.close(window_s=1.0)
+
+
+@pytest.fixture
+def clock():
+    """Return a clock that stands still until the test moves it."""
+    return VirtualClock()
+
+
+@pytest.fixture
+async def open_workers(clock):
+    """Return a function that opens runtimes with a worker each that share one store in memory."""
+    opened = []
+    url = f"memory://workers-{next(_numbers)}"
+
+    async def open_many(number, *graphs, worker=True, **settings):
+        for lane in range(len(opened), len(opened) + number):
+            runtime = Runtime.open(
+                url,
+                graphs,
+                worker=WorkerSettings(**settings) if worker else False,
+                services=virtual_services(lane, clock=clock, lane=lane),
+            )
+            await runtime.__aenter__()
+            opened.append(runtime)
+        return opened[-number:]
+
+    yield open_many
+    for runtime in opened:
+        await runtime.close(window_s=0.0)

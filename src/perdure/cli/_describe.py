@@ -92,7 +92,13 @@ def _released(_event: Event, body: dict[str, Any]) -> str:
         return f"parked, needs a decision: {' '.join([why, *(f'[{e}]' for e in effects)]).strip()}"
     if body["reason"] == "waiting":
         return f"let go, waits for: {'; '.join(_wait_words(wait) for wait in body['waits'])}"
-    return "let go, its worker drains" if body["reason"] == "drained" else "let go"
+    return _LET_GO.get(body["reason"], "let go")
+
+
+_LET_GO = {
+    "drained": "let go, its worker drains",
+    "version_moved": "let go, goes on with that version",
+}
 
 
 def _wait_words(wait: dict[str, Any]) -> str:
@@ -175,6 +181,9 @@ _SAYS: dict[str, Callable[[Event, dict[str, Any]], str]] = {
     "state_snapshot": lambda _e, b: f"whole state written (checkpoint {b['checkpoint']})",
     "sandbox_taken": lambda e, b: f"node {e.node}: sandbox snapshot {b['snapshot']}",
     "retry_requested": lambda _e, b: f"retry asked for by {b['by']}",
+    "version_moved": lambda _e, b: (
+        f"moved from v{b['from_version']} to v{b['to_version']} by {b['by']}"
+    ),
 }
 
 

@@ -445,4 +445,5 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     rec.StateSnapshot: _snapshot,
     rec.SandboxTaken: _sandbox_taken,
     rec.RetryRequested: _nothing,
+    rec.VersionMoved: _nothing,
 }

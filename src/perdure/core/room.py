@@ -76,10 +76,9 @@ class Room:
             self._add(tenant, graph, count)
         self._touched: set[Scope] = set()
 
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether there is no limit at all."""
-        return not self._limits
+    def running(self, limit: LimitRow) -> int:
+        """Return how many runs that a limit counts are running, of all its tenants together."""
+        return sum(self._running[scope] for scope in self._scopes_of(limit))
 
     def applies(self, tenant: TenantId, graph: str) -> bool:
         """Return whether any limit counts this tenant's runs of this graph."""

@@ -2,6 +2,7 @@
 
 from perdure.engine.context import ChildRun, Context
 from perdure.engine.events import EVENT_KINDS, Event
+from perdure.engine.orders import Schedule, WorkLimit
 from perdure.engine.ports import Answer
 from perdure.engine.runtime import Run, Runtime
 from perdure.engine.views import Ask, Checkpoint, LedgerEntry
@@ -18,5 +19,7 @@ __all__ = [
     "LedgerEntry",
     "Run",
     "Runtime",
+    "Schedule",
+    "WorkLimit",
     "WorkerSettings",
 ]

@@ -48,6 +48,7 @@ class Environment:
         self.lease_ttl_s = LEASE_TTL_S
         self._renewal: asyncio.Future[None] | None = None
         self.poke: Callable[[], None] = lambda: None
+        self.replan: Callable[[], None] = lambda: None
         self.on_lost: Callable[[RunRow, PerdureError], None] = lambda _row, _error: None
         self.on_released: Callable[[RunRow, RunStatus, Failure | None], None] = _ignore
         self.on_ended: Callable[[RunRow, RunStatus, Failure | None, Any], None] = _ignore

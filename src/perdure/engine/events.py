@@ -46,6 +46,7 @@ _KINDS = {
     rec.StateSnapshot: "state_snapshot",
     rec.SandboxTaken: "sandbox_taken",
     rec.RetryRequested: "retry_requested",
+    rec.VersionMoved: "version_moved",
 }
 
 EVENT_KINDS = tuple(sorted(_KINDS.values()))

@@ -144,3 +144,34 @@ SETTING_S_MAX = 366 * 86400.0
 
 CLOSE_S = 5.0
 """How long a closing worker waits for nodes that swallow their cancellation."""
+
+SCHEDULE_MISSED_MAX = 100
+"""Most runs that a schedule with missed="all" starts for due times that nobody fired.
+
+The newest: who was away for a year does not want every minute of it.
+"""
+
+SCHEDULE_LATE_S = 60.0
+"""A due time that is fired within this time was not missed: workers restart, clocks differ."""
+
+SCHEDULE_BATCH = 100
+"""Due schedules that are read at once."""
+
+VERSION_GRACE_S = 60.0
+"""How long due runs of a version that no live worker executes wait for one before they are parked,
+while another version of their graph is executed: a deploy replaces one worker after the other."""
+
+UNSERVED_MAX = 1000
+"""Most due runs of versions that nobody executes that one look deals with."""
+
+HEALTH_READ_S = 5.0
+"""How long a health request may take to come in."""
+
+HEALTH_HEAD_BYTES_MAX = 8192
+"""Most bytes of a health request: a request line and its headers."""
+
+HEALTH_CONNECTIONS_MAX = 16
+"""Most health requests at once; more are closed unanswered."""
+
+HEALTH_STALL_S = 5.0
+"""An event loop that has not turned for so long is not alive."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from perdure.core.room import Kept, Room
 from perdure.engine.environment import Environment
 from perdure.engine.limits import OUTLOOK_DEPTH_MAX, WORKER_SILENT_S
 from perdure.engine.waits import as_datetime
-from perdure.model import RunRow, RunStatus, Wait, WaitKind, WorkerRow
+from perdure.model import GraphShape, RunRow, RunStatus, Wait, WaitKind, WorkerRow
 from perdure.store.api import RunQuery
 
 
@@ -52,11 +53,14 @@ class Outlook:
     Attributes:
         until: when it goes on by itself, for TIMED (and for BLOCKED where the wait expires).
         blockers: what it needs, for BLOCKED and PARKED.
+        kept: which limit keeps it back, in words, for a MOVING run that could be claimed; empty:
+            none.
     """
 
     standing: Standing
     until: dt.datetime | None = None
     blockers: tuple[Blocker, ...] = ()
+    kept: str = ""
 
 
 async def outlook_of(engine: Environment, row: RunRow, depth: int = 0) -> Outlook:
@@ -66,12 +70,42 @@ async def outlook_of(engine: Environment, row: RunRow, depth: int = 0) -> Outloo
     is_claimable = row.ready_at_us is not None and row.ready_at_us <= engine.now_us()
     if row.status is RunStatus.NEEDS_DECISION and not is_claimable:
         return _parked(row)
-    if row.status is RunStatus.RUNNING or is_claimable or depth > OUTLOOK_DEPTH_MAX:
+    if row.status is RunStatus.RUNNING or depth > OUTLOOK_DEPTH_MAX:
         return Outlook(standing=Standing.MOVING)
+    if is_claimable:
+        kept = kept_back(row, await room_of(engine))
+        return Outlook(standing=Standing.MOVING, kept="" if kept is None else describe_kept(kept))
     found = [await _of_wait(engine, row, wait, depth) for wait in row.waits]
     if not found and row.ready_at_us is not None:
         found = [Outlook(standing=Standing.TIMED, until=as_datetime(row.ready_at_us))]
     return _joined(found)
+
+
+async def room_of(engine: Environment) -> Room:
+    """Return what the limits over all workers leave now."""
+    return Room(await engine.store.read_limits(), engine.now_us())
+
+
+def kept_back(row: RunRow, room: Room) -> Kept | None:
+    """Return which limit keeps a run that could be claimed back; None: none."""
+    if row.status.is_final or row.status is RunStatus.RUNNING:
+        return None
+    return room.keeps(row.tenant, row.graph, is_first=row.token == 0)
+
+
+def describe_kept(kept: Kept) -> str:
+    """Return in words which limit keeps a run back, and how full it is."""
+    limit = kept.limit
+    tenant = f"tenant {kept.tenant!r}" if kept.tenant else ""
+    graph = f"graph {limit.graph!r}" if limit.graph else ""
+    scope = " and ".join(each for each in (tenant, graph) if each) or "everything"
+    if kept.next_at_us is None:
+        how = f"{kept.running} of {limit.concurrency} running"
+    else:
+        per_s = limit.period_us / 1_000_000
+        at = as_datetime(kept.next_at_us).isoformat(timespec="seconds")
+        how = f"{limit.rate} begun per {per_s:g} s, the next at {at}"
+    return f"kept back by the limit of {scope}: {how}"
 
 
 def _parked(row: RunRow) -> Outlook:
@@ -148,6 +182,16 @@ async def served_graphs(engine: Environment) -> set[tuple[str, int]]:
     }
 
 
+async def served_shapes(engine: Environment) -> dict[tuple[str, int], GraphShape]:
+    """Return the shapes of the graph versions that some live worker executes."""
+    return {
+        (shape.name, shape.version): shape
+        for worker in await engine.store.find_workers()
+        if not is_silent(engine, worker) and not worker.is_draining
+        for shape in worker.shapes
+    }
+
+
 def is_due(engine: Environment, row: RunRow) -> bool:
     """Return whether any worker of its graph may take the run up now."""
     return (
@@ -175,6 +219,15 @@ def approve_command(ask_id: str, schema: dict[str, Any] | None) -> str:
     answer = example_of(schema, schema or {})
     given = ["--yes"] if answer is True else ["--value", json.dumps(answer)]
     return command("approve", ask_id, *given, "--by", "NAME")
+
+
+def version_commands(row: RunRow, versions: Sequence[int]) -> tuple[str, ...]:
+    """Return the commands for a run whose version nobody executes, while these are executed."""
+    moves = (
+        command("resolve", row.run_id, "--to-version", str(version), "--by", "NAME")
+        for version in sorted(versions, reverse=True)
+    )
+    return (worker_command(row.graph, row.version), *moves, command("cancel", row.run_id))
 
 
 def resolve_commands(effect_id: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from perdure.engine.acts import decision_error
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, follow, read_events
 from perdure.engine.loading import Loaded, load_checkpoint
+from perdure.engine.orders import Orders
 from perdure.engine.starting import (
     DEFAULT_TENANT,
     checked_name,
@@ -119,7 +120,7 @@ class Run:
         await self._runtime.cancel(self.id, compensate=compensate, by=by)
 
 
-class Runtime:
+class Runtime(Orders):
     """An open store, the graphs that this process knows, and (unless told otherwise) a worker."""
 
     def __init__(self, engine: Environment, worker: Worker | None) -> None:

@@ -1,8 +1,9 @@
 """A worker: claims runs, executes them, renews their leases, notices the dead, drains.
 
 Loops, each a task: *claim* (whenever something changed, something is due, or a slot is free),
-*heartbeat* (renews all leases in one statement, watches for lost ones), *liveness* (notices workers
-of this host that died) and *mail* (hands messages to runs that are held). A fault of the store
+*heartbeat* (renews all leases in one statement, watches for lost ones, and now and then for runs
+whose version nobody executes), *liveness* (notices workers of this host that died), *mail* (hands
+messages to runs that are held) and *schedule* (starts what is due). A fault of the store
 stops none of them: it is reported, and tried again.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from perdure.core.plan import GraphPlan
 from perdure.engine.acts import failure_of
 from perdure.engine.environment import Environment
 from perdure.engine.execution import Execution
@@ -32,6 +34,8 @@ from perdure.engine.limits import (
     UNSERVED_BEATS,
 )
 from perdure.engine.loading import Loaded, load_run
+from perdure.engine.schedules import fire_due
+from perdure.engine.versions import VersionWatch, shapes_of
 from perdure.errors import (
     DecodeFailed,
     InvariantBroken,
@@ -49,6 +53,10 @@ from perdure.store.api import LIVENESS, RunQuery
 log = logging.getLogger("perdure")
 
 UNFINISHED = tuple(status for status in RunStatus if status not in FINAL_STATUSES)
+
+
+_BEGINNING = frozenset({"perdure-claim", "perdure-schedule"})
+"""Tasks of the loops that begin something: a drain ends them at once."""
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
@@ -95,7 +103,10 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         self._beats = 0
         self._renewed_s = self._next_beat_s = 0.0
-        self._warned: set[tuple[str, int]] = set()
+        self._versions = VersionWatch(engine)
+        self._started_at_us = 0
+        self._registered: tuple[tuple[str, int], ...] = ()
+        self._replan = asyncio.Event()
         self._lost: dict[tuple[str, int], PerdureError] = {}
         self.is_draining = False
 
@@ -107,29 +118,52 @@ class Worker:
         engine.worker_id = self.worker_id
         engine.lease_ttl_s = self._settings.lease_ttl_s
         engine.poke = self._wake.set
+        engine.replan = self._replan.set
         self._renewed_s = engine.services.clock.monotonic_s()
         self._next_beat_s = self._renewed_s + self._settings.heartbeat_s
         engine.queue.on_dead = self._on_dead
         engine.on_lost = self._on_lost
         await self._learn_children()
-        await engine.store.register_worker(
-            WorkerRow(
-                worker_id=self.worker_id,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                graphs=tuple(engine.graphs()),
-                started_at_us=engine.now_us(),
-                seen_at_us=engine.now_us(),
-            )
-        )
+        self._started_at_us = engine.now_us()
+        await self._register()
         await engine.store.release_dead()
-        loops = {"claim": self._claim_loop, "heartbeat": self._beat_loop, "mail": self._mail_loop}
+        loops = {
+            "claim": self._claim_loop,
+            "heartbeat": self._beat_loop,
+            "mail": self._mail_loop,
+            "schedule": self._schedule_loop,
+        }
         if LIVENESS in engine.store.capabilities:
             loops["liveness"] = self._liveness_loop
         self._loops = [
             asyncio.create_task(self._for_ever(name, loop), name=f"perdure-{name}")
             for name, loop in loops.items()
         ]
+
+    async def _register(self) -> None:
+        """Say who this worker is, and what it can do; again whenever that changes."""
+        engine = self._engine
+        graphs = tuple(engine.graphs())
+        await engine.store.register_worker(
+            WorkerRow(
+                worker_id=self.worker_id,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                graphs=graphs,
+                started_at_us=self._started_at_us,
+                seen_at_us=engine.now_us(),
+                is_draining=self.is_draining,
+                concurrency=self._settings.concurrency,
+                shapes=shapes_of(engine),
+            )
+        )
+        self._registered = graphs
+
+    async def _say_draining(self) -> None:
+        try:
+            await self._register()
+        except StoreError as error:  # only others' idea of it depends on that
+            log.warning("worker %s could not say that it drains: %s", self.worker_id, error)
 
     async def drain(self, window_s: float | None = None) -> None:
         """Stop claiming, let nodes reach a boundary within the window, release every lease, stop.
@@ -139,12 +173,14 @@ class Worker:
         if self.is_draining:
             return
         self.is_draining = True
-        claims = [task for task in self._loops if task.get_name() == "perdure-claim"]
-        for claim in claims:  # none, where the start of the worker failed
-            claim.cancel()
-        await asyncio.gather(*claims, return_exceptions=True)
+        begins = [task for task in self._loops if task.get_name() in _BEGINNING]
+        for loop in begins:
+            loop.cancel()
+        await asyncio.gather(*begins, return_exceptions=True)
         for _row, execution, _task in self._held.values():
             execution.is_draining = True
+        # Beside the drain, not before it: an outage must not use up its window.
+        self._loops.append(asyncio.create_task(self._say_draining(), name="perdure-say"))
         await self._wait_for_held(self._settings.drain_window_s if window_s is None else window_s)
         for _row, execution, _task in list(self._held.values()):
             execution.stop_now()
@@ -211,12 +247,13 @@ class Worker:
         self._wake.clear()
         free = self._settings.concurrency - len(self._held)
         sent_s = engine.services.clock.monotonic_s()
+        now_us = engine.now_us()
         claimed: list[RunRow] = []
         if free > 0:
             claimed = await store.claim(
                 self.worker_id,
                 engine.graphs(),
-                now_us=engine.now_us(),
+                now_us=now_us,
                 lease_until_us=engine.lease_until_us(),
                 limit=min(free, CLAIM_BATCH),
             )
@@ -224,14 +261,16 @@ class Worker:
             self._execute(row, sent_s)
         if claimed and free > len(claimed):
             return  # there may be more
-        await self._wait_for_work(mark)
+        # What was due then and was not taken is kept back by a limit: looked at again when another
+        # run ends, which is a change, or when a token comes back.
+        await self._wait_for_work(mark, after_us=now_us if free > len(claimed) else 0)
 
-    async def _wait_for_work(self, mark: int) -> None:
+    async def _wait_for_work(self, mark: int, *, after_us: int) -> None:
         """Return when something changed, something is due, or somebody poked."""
         engine = self._engine
         timeout_s = self._settings.heartbeat_s
         if len(self._held) < self._settings.concurrency:
-            due_us = await engine.store.next_ready_at(engine.graphs())
+            due_us = await engine.store.next_ready_at(engine.graphs(), after_us=after_us)
             if due_us is not None:
                 timeout_s = min(
                     max((due_us - engine.now_us()) / 1_000_000, 0.001), self._settings.heartbeat_s
@@ -268,31 +307,38 @@ class Worker:
                 execution.leased_s = max(execution.leased_s, sent_s)
         engine.renewed()
         await self._learn_children()
+        if tuple(engine.graphs()) != self._registered:
+            await self._register()
         self._beats += 1
-        if self._beats % UNSERVED_BEATS == 1:
-            await self._warn_of_unserved()
+        if self._versions.is_waiting or self._beats % UNSERVED_BEATS == 1:
+            await self._look_at_versions()
 
-    async def _warn_of_unserved(self) -> None:
-        """Say which runs are due that no worker can execute, once for each graph version.
+    async def _look_at_versions(self) -> None:
+        """Deal with due runs of versions that nobody executes, unless this worker drains."""
+        if self.is_draining:
+            return
+        sent_s = self._engine.services.clock.monotonic_s()
+        for row, plan in await self._versions.look():
+            self._execute(row, sent_s, plan=plan)
 
-        They wait for a worker with that version: without a word they would look like any other.
+    async def _schedule_loop(self) -> None:
+        """Fire what is due, then sleep until the next due time; others' changes are seen in time.
+
+        A schedule that another process adds is found within a heartbeat.
         """
-        store, now_us = self._engine.store, self._engine.now_us()
-        served = {graph for worker in await store.find_workers() for graph in worker.graphs}
-        served.update(self._engine.graphs())
-        query = RunQuery(statuses=(RunStatus.PENDING, RunStatus.WAITING), limit=1000)
-        for row in await store.find_runs(query):
-            graph = (row.graph, row.version)
-            is_due = row.ready_at_us is not None and row.ready_at_us <= now_us
-            if is_due and graph not in served and graph not in self._warned:
-                self._warned.add(graph)
-                log.warning(
-                    "run %s is due, and no worker executes its graph %s v%d: start one with that "
-                    "version ('perdure doctor' lists all such runs)",
-                    row.run_id,
-                    row.graph,
-                    row.version,
-                )
+        engine = self._engine
+        self._replan.clear()
+        next_us = await fire_due(engine, poke=self._wake.set)
+        timeout_s = self._settings.heartbeat_s
+        if next_us is not None and next_us > engine.now_us():
+            timeout_s = min((next_us - engine.now_us()) / 1_000_000, timeout_s)
+        sleeping = asyncio.ensure_future(engine.services.clock.sleep(timeout_s))
+        replanned = asyncio.ensure_future(self._replan.wait())
+        try:
+            await asyncio.wait({sleeping, replanned}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            replanned.cancel()
 
     async def _learn_children(self) -> None:
         """Make the graphs of unfinished children known that this process has defined.
@@ -363,12 +409,18 @@ class Worker:
         """
         self._execute(row, leased_s, loaded)
 
-    def _execute(self, row: RunRow, leased_s: float, loaded: Loaded | None = None) -> None:
+    def _execute(
+        self,
+        row: RunRow,
+        leased_s: float,
+        loaded: Loaded | None = None,
+        plan: GraphPlan | None = None,
+    ) -> None:
         before = self._held.get(row.run_id)
         if before is not None and before[0].token == row.token:
             return  # a claim and a start whose answers were lost may both find it again
         try:
-            plan = self._engine.plan_named(row.graph, row.version)
+            plan = plan or self._engine.plan_named(row.graph, row.version)
         except NotFound as error:  # claimed by version, so this can't be
             raise InvariantBroken(str(error)) from error
         execution = Execution(self._engine, row, plan, leased_s=leased_s)

@@ -27,6 +27,7 @@ now, whether trying again can help, and the next command. The tree:
     |   +-- StepLimitReached
     +-- LeaseLost                 another holder owns the run; nothing was written
     +-- ReplayDiverged            a node asked for something else than its record says
+    +-- VersionMismatch           nobody executes the run's version, or the other one does not fit
     +-- StoreError                the store can't serve
     |   +-- StoreUnavailable  StoreLocked  StoreReadOnly  StoreFull
     |   +-- CommitUncertain       the answer of a write was lost; call again with the same arguments
@@ -87,6 +88,7 @@ from perdure.errors._tree import (
     UpdateInvalid,
     UsageError,
     ValueUnserializable,
+    VersionMismatch,
 )
 
 __all__ = [
@@ -135,5 +137,6 @@ __all__ = [
     "UpdateInvalid",
     "UsageError",
     "ValueUnserializable",
+    "VersionMismatch",
     "entry_of",
 ]

@@ -172,6 +172,14 @@ class ReplayDiverged(PerdureError):
     """A node asked for something else than its journal says; nothing was sent."""
 
 
+class VersionMismatch(PerdureError):
+    """A run and the graph version that is there do not fit.
+
+    Nobody executes the version that the run is pinned to, or the version that it is to go on with
+    lacks what the run stands in.
+    """
+
+
 class StoreError(PerdureError):
     """The store cannot serve."""
 

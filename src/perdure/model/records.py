@@ -369,6 +369,15 @@ class RetryRequested(Struct, array_like=True, frozen=True, tag=30):
     by: str
 
 
+class VersionMoved(Struct, array_like=True, frozen=True, tag=31):
+    """Somebody decided that the run goes on with another version of its graph."""
+
+    at_us: int
+    by: str
+    from_version: int
+    to_version: int
+
+
 Record = (
     RunStarted
     | LeaseTaken
@@ -400,4 +409,5 @@ Record = (
     | StateSnapshot
     | SandboxTaken
     | RetryRequested
+    | VersionMoved
 )

@@ -420,6 +420,10 @@ def limit_of(limit: int) -> int:
     return limit
 
 
+def _is_due(row: RunRow, at_us: int) -> bool:
+    return row.ready_at_us is not None and row.ready_at_us <= at_us
+
+
 def run_matches(row: RunRow, query: RunQuery) -> bool:
     """Return whether a listing of runs has the row."""
     return (
@@ -428,6 +432,8 @@ def run_matches(row: RunRow, query: RunQuery) -> bool:
         and query.graph in {None, row.graph}
         and query.parent in {None, row.parent}
         and query.holder in {None, row.holder}
+        and (row.graph, row.version) not in query.except_graphs
+        and (query.due_us is None or _is_due(row, query.due_us))
         and (not query.statuses or row.status in query.statuses)
         and (query.before is None or row.run_id < query.before)
     )

@@ -88,6 +88,8 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         statuses: any of these; empty: all.
         holder: only runs that this worker holds.
+        due_us: only runs whose `ready_at_us` is at or before it.
+        except_graphs: only runs of other graphs (name, version) than these.
         before: only runs with a smaller run id (the next page).
         limit: at most this many rows, 1 to 100,000.
     """
@@ -100,6 +102,8 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
     before: RunId | None = None
     limit: int = 100
     holder: WorkerId | None = None
+    due_us: int | None = None
+    except_graphs: tuple[tuple[str, int], ...] = ()
 
 
 class EffectQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ SELECT ready_at_us FROM perdure_runs
 WHERE ready_at_us > ? AND (graph, version) IN (SELECT value ->> 0, value ->> 1 FROM
 json_each(?)) ORDER BY ready_at_us LIMIT 1
 """
+_PAIRS = "SELECT value ->> 0, value ->> 1 FROM json_each(?)"
 _FRAMES = """
 SELECT first_seq, count, token, at_us, body, prev_hash, hash FROM perdure_frames
 WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = :run) AND first_seq >= (
@@ -87,7 +88,17 @@ def find_runs(db: apsw.Connection, query: RunQuery) -> list[RunRow]:
     found.states("status", query.statuses)
     if query.before is not None:
         found.term("run_id < ?", query.before)
-    sql = f"SELECT {RUN_COLUMNS} FROM perdure_runs {found.where()} ORDER BY run_id DESC LIMIT ?"
+    if query.due_us is not None:
+        found.term("ready_at_us <= ?", query.due_us)
+    if query.except_graphs:
+        graphs = msgspec.json.encode(query.except_graphs).decode()
+        found.term(f"(graph, version) NOT IN ({_PAIRS})", graphs)
+    # Few runs are due, whatever the order of the listing makes the planner believe.
+    index = "" if query.due_us is None else "INDEXED BY perdure_runs_ready"
+    sql = (
+        f"SELECT {RUN_COLUMNS} FROM perdure_runs {index} {found.where()} "
+        "ORDER BY run_id DESC LIMIT ?"
+    )
     rows = db.execute(sql, (*found.params, rules.limit_of(query.limit))).fetchall()
     return [run_row(row) for row in rows]
 
