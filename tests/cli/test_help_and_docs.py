@@ -9,13 +9,19 @@ import pytest
 import typer
 
 from perdure.cli import main
-from perdure.cli._app import COMMANDS, app
+from perdure.cli._app import COMMANDS, GROUPS, app
 from perdure.engine.doctor import FINDING_CODES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 GROUP = typer.main.get_command(app)
-NAMES = [function.__name__ for function in COMMANDS]
+TOP = [*(function.__name__ for function in COMMANDS), *GROUPS]
+INNER = [
+    function.__name__.replace("_", " ", 1)
+    for _summary, commands in GROUPS.values()
+    for function in commands
+]
+NAMES = [*(function.__name__ for function in COMMANDS), *INNER]
 
 
 def section(name):
@@ -26,13 +32,16 @@ def section(name):
 
 def options(name):
     """Return every option of a command, the shared ones left out."""
-    parameters = GROUP.commands[name].params
+    command = GROUP
+    for word in name.split():
+        command = command.commands[word]
+    parameters = command.params
     found = {each for parameter in parameters for each in parameter.opts if each.startswith("--")}
     return found - {"--help", "--store", "--json"}
 
 
 def test_commands_are_those_that_are_documented():
-    assert re.findall(r"^## perdure (\w+)$", PAGE, re.MULTILINE) == NAMES
+    assert re.findall(r"^## perdure ([\w ]+)$", PAGE, re.MULTILINE) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,7 +58,7 @@ def test_no_option_is_documented_that_does_not_exist(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help_has_examples_of_the_command_itself(inside, name):
-    done = inside(name, "--help")
+    done = inside(*name.split(), "--help")
     assert done.code == 0
     examples = done.out.partition("Examples:\n")[2]
     assert f"\n    perdure {name}" in f"\n{examples}"
@@ -57,7 +66,7 @@ def test_help_has_examples_of_the_command_itself(inside, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_use_options_that_exist(inside, name):
-    examples = inside(name, "--help").out.partition("Examples:\n")[2].partition("\n\n")[0]
+    examples = inside(*name.split(), "--help").out.partition("Examples:\n")[2].partition("\n\n")[0]
     used = set(re.findall(r"(?<= )--[a-z-]+", examples))
     assert used <= options(name) | {"--store", "--json"}
 
@@ -69,7 +78,13 @@ def test_every_finding_is_documented(code):
 
 def test_help_without_a_command_lists_the_commands(inside):
     done = inside()
-    assert all(f"\n  {name} " in done.out for name in NAMES)
+    assert all(f"\n  {name} " in done.out for name in TOP)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_of_a_group_lists_its_commands(inside, group):
+    done = inside(group, "--help")
+    assert all(f"\n  {name.partition(' ')[2]} " in done.out for name in INNER if group in name)
 
 
 def test_version(inside):

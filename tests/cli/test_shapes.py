@@ -16,6 +16,19 @@ FREE = {"state", "result", "body", "fields", "schema_of_answer", "value", "args"
 """What users put in: no keys of ours. (`schema` of an ask, too.)"""
 
 
+ORDERS = {
+    "limit set": ["--graph", "other", "--rate", "5", "--period", "60"],
+    "limit list": [],
+    "limit remove": ["--graph", "other"],
+    "schedule add": ["s", f"{FLOWS}:hello", "--cron", "0 0 29 2 *", "--input", '"a"'],
+    "schedule list": [],
+    "schedule pause": ["s"],
+    "schedule resume": ["s"],
+    "schedule remove": ["s"],
+}
+"""Commands about runs to come, in the order in which they make sense."""
+
+
 def shape(value, name=""):
     """Return the keys of JSON-like data; a list is its first item."""
     if name in FREE or (name == "schema" and not isinstance(value, int)):
@@ -56,7 +69,10 @@ def shapes(cli):
         "signal": cli("signal", asking_id, "topic", "--json").json,
         "doctor": cli("doctor", "--json").json,
         "error": cli("show", "r_x", "--json").json,
+        "worker --versions": cli("worker", f"{FLOWS}:hello", "--versions", "--json").json,
     }
+    for name, arguments in ORDERS.items():
+        found[name] = cli(*name.split(), *arguments, "--json").json
     answer = ["--value", '{"granted": true, "limit": 1}', "--by", "ada", "--json"]
     found["approve"] = cli("approve", ask_id, *answer).json
     end(other)

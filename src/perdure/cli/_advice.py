@@ -13,6 +13,7 @@ from perdure.engine.outlook import (
     served_graphs,
     worker_command,
 )
+from perdure.engine.versions import ways_out
 from perdure.engine.views import Ask
 from perdure.engine.waits import as_datetime
 from perdure.model import RunRow, WaitKind
@@ -44,10 +45,15 @@ async def next_commands(runtime: Runtime, row: RunRow, outlook: Outlook) -> list
                 command("signal", blocker.run_id, blocker.wait.subject, "--value", "JSON")
             )
         if blocker.wait is None and not await runtime.effects("uncertain", run_id=blocker.run_id):
-            commands.append(command("resolve", blocker.run_id, "--retry", "--by", "NAME"))
+            commands += await _of_parked(runtime, blocker.run_id)
     if outlook.standing is Standing.FINAL and row.status.value == "failed":
         commands.append(command("show", row.run_id))
     return list(dict.fromkeys(commands))
+
+
+async def _of_parked(runtime: Runtime, run_id: str) -> tuple[str, ...]:
+    row = await runtime.read_row(run_id)
+    return await ways_out(runtime.engine, row)
 
 
 async def _of_run(runtime: Runtime, run_id: str, *, is_over: bool) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from perdure.cli import _checking, _deciding, _executing, _reading
+from perdure.cli import _checking, _deciding, _executing, _orders, _reading, _working
 from perdure.cli._output import print_error
 from perdure.errors import PerdureError, UsageError
 
@@ -29,7 +29,7 @@ app = typer.Typer(
 COMMANDS: dict[Callable[..., None], str] = {
     _executing.run: "Start a run and execute it here.",
     _executing.start: "Store a run for a worker to execute.",
-    _executing.worker: "Execute runs until told to stop.",
+    _working.worker: "Execute runs until told to stop.",
     _reading.ps: "List runs, or workers.",
     _reading.show: "Show one run and what to do next.",
     _reading.history: "List a thread's checkpoints.",
@@ -41,6 +41,28 @@ COMMANDS: dict[Callable[..., None], str] = {
 }
 """Every command with what the list of commands says about it."""
 
+GROUPS: dict[str, tuple[str, dict[Callable[..., None], str]]] = {
+    "limit": (
+        "Limits that all workers obey together.",
+        {
+            _orders.limit_set: "Set a limit, or replace it.",
+            _orders.limit_list: "List the limits, and how full they are.",
+            _orders.limit_remove: "Remove a limit.",
+        },
+    ),
+    "schedule": (
+        "Schedules: runs that start at due times.",
+        {
+            _orders.schedule_add: "Add a schedule, or replace it.",
+            _orders.schedule_list: "List the schedules.",
+            _orders.schedule_remove: "Remove a schedule.",
+            _orders.schedule_pause: "Let a schedule rest.",
+            _orders.schedule_resume: "Let it go on.",
+        },
+    ),
+}
+"""Every group of commands; a function `group_name` is the command `group name`."""
+
 
 def _help(function: Callable[..., None]) -> str:
     r"""Return the docstring as help text; after the letters `\b` lines are kept."""
@@ -49,6 +71,13 @@ def _help(function: Callable[..., None]) -> str:
 
 for _function, _summary in COMMANDS.items():
     app.command(_function.__name__, help=_help(_function), short_help=_summary)(_function)
+
+for _group, (_summary, _commands) in GROUPS.items():
+    _inner = typer.Typer(add_completion=False, rich_markup_mode=None, help=_summary)
+    for _function, _what in _commands.items():
+        _name = _function.__name__.removeprefix(f"{_group}_")
+        _inner.command(_name, help=_help(_function), short_help=_what)(_function)
+    app.add_typer(_inner, name=_group, short_help=_summary)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer's form

@@ -12,10 +12,11 @@ from perdure.cli._output import print_json, say
 from perdure.cli._reading import print_asks, refuse_given
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.engine import Runtime
-from perdure.engine.outlook import approve_command, command, resolve_commands
+from perdure.engine.outlook import approve_command, command, resolve_commands, served_graphs
+from perdure.engine.versions import is_mismatched, ways_out
 from perdure.engine.views import Ask, LedgerEntry
 from perdure.engine.waits import as_datetime
-from perdure.errors import NeedsDecision, UsageError
+from perdure.errors import NeedsDecision, UsageError, VersionMismatch
 from perdure.ids import EffectId
 from perdure.model import EffectState
 
@@ -147,6 +148,16 @@ async def _signal(url: str, run_id: str, topic: str, value: Any, by: str) -> Non
 # -- resolve -------------------------------------------------------------------------------------
 
 
+ToVersion = Annotated[
+    int | None,
+    typer.Option(
+        "--to-version",
+        metavar="N",
+        help="Let a run that nobody executes go on with version N of its graph.",
+    ),
+]
+
+
 def resolve(
     *,
     subject: Annotated[
@@ -170,6 +181,7 @@ def resolve(
         bool,
         typer.Option("--retry", help="Let a parked run go on, after what parked it is mended."),
     ] = False,
+    to_version: ToVersion = None,
     by: By = "",
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
@@ -181,21 +193,20 @@ def resolve(
       perdure resolve EFFECT_ID --happened --result '"refund-881"' --by ada
       perdure resolve EFFECT_ID --not-happened --by ada
       perdure resolve RUN_ID --retry --by ada
+      perdure resolve RUN_ID --to-version 2 --by ada
     """
-    if happened + not_happened + retry != 1:
-        msg = "resolve: give one of --happened, --not-happened (an effect) and --retry (a run)"
+    if happened + not_happened + retry + (to_version is not None) != 1:
+        msg = (
+            "resolve: give one of --happened, --not-happened (an effect), --retry and --to-version "
+            "(a run)"
+        )
         raise UsageError(msg)
     if result is not None and not happened:
         msg = "resolve: --result goes with --happened"
         raise UsageError(msg)
     _need_name(by, "resolve")
-    if retry:
-        await_(_retry(store, subject, by))
-        _done(
-            {"run": subject, "decision": "retry", "by": by},
-            f"run {subject} may go on",
-            as_json=as_json,
-        )
+    if retry or to_version is not None:
+        _decide_run(store, subject, by, to_version, as_json=as_json)
         return
     value = None if result is None else parse_json(result, "--result")
     is_over = await_(_resolve(store, subject, value, by, happened=happened))
@@ -203,6 +214,24 @@ def resolve(
     body = {"effect": subject, "decision": decision, "result": value, "by": by}
     over = "; its run has ended: recorded, nothing is sent" if is_over else ""
     _done(body, f"effect {subject}: {decision}{over}", as_json=as_json)
+
+
+def _decide_run(url: str, run_id: str, by: str, to_version: int | None, *, as_json: bool) -> None:
+    if to_version is None:
+        await_(_retry(url, run_id, by))
+        body: dict[str, Any] = {"run": run_id, "decision": "retry", "by": by}
+        _done(body, f"run {run_id} may go on", as_json=as_json)
+        return
+    await_(_move(url, run_id, by, to_version))
+    body = {"run": run_id, "decision": "to_version", "version": to_version, "by": by}
+    _done(body, f"run {run_id} goes on with v{to_version}", as_json=as_json)
+
+
+async def _move(url: str, run_id: str, by: str, version: int) -> None:
+    async with existing(url) as runtime:
+        if run_id.startswith("e_"):
+            await _refuse_retry_of_effect(runtime, run_id, url)
+        await runtime.resolve_version(run_id, version, by=by)
 
 
 async def _retry(url: str, run_id: str, by: str) -> None:
@@ -218,6 +247,17 @@ async def _retry(url: str, run_id: str, by: str) -> None:
                 f"{_named(undecided)} happened; nothing was done. Decide that instead of a retry"
             )
             raise NeedsDecision(msg, run_id=run_id, next=_decisions(undecided, url))
+        if is_mismatched(row) and (row.graph, row.version) not in await served_graphs(
+            runtime.engine
+        ):
+            msg = (
+                f"run {run_id!r} would park again: no live worker executes {row.graph} "
+                f"v{row.version}; nothing was done. Start one, or move the run to another version"
+            )
+            following = await ways_out(runtime.engine, row)
+            raise VersionMismatch(
+                msg, run_id=run_id, next=[with_store(each, url) for each in following]
+            )
         await runtime.retry(run_id, by=by)
 
 

@@ -211,15 +211,17 @@ def in_flight_lines(nodes: tuple[str, ...], effects: tuple[InFlight, ...]) -> li
     return lines
 
 
-def describe_status(row: RunRow, now_us: int, *, is_served: bool = True) -> str:
+def describe_status(row: RunRow, now_us: int, *, is_served: bool = True, kept: str = "") -> str:
     """Return a run's status with what it waits for; why it is parked or failed is its reason.
 
     Args:
         row: the run.
         now_us: the time now.
         is_served: False: it could go on, and no live worker executes its graph version.
+        kept: which limit keeps it back, in words; empty: none.
     """
     lacking = "" if is_served else f", no live worker executes {row.graph} v{row.version}"
+    lacking += f", {clean(kept)}" if kept else ""
     is_due = row.ready_at_us is not None and row.ready_at_us <= now_us
     if row.status is RunStatus.RUNNING and is_due:
         return f"pending: its holder {row.holder} died or lost its lease{lacking}"
@@ -234,10 +236,11 @@ def describe_status(row: RunRow, now_us: int, *, is_served: bool = True) -> str:
     return row.status.value
 
 
-def describe_shortly(row: RunRow, now_us: int, *, is_served: bool = True) -> str:
+def describe_shortly(row: RunRow, now_us: int, *, is_served: bool = True, kept: str = "") -> str:
     """Return the same for one column of a list."""
     is_due = row.ready_at_us is not None and row.ready_at_us <= now_us
     lacking = "" if is_served else ", no worker"
+    lacking += f", {kept.replace('kept back by the limit', 'limit')}" if kept else ""
     text = row.status.value
     if row.status is RunStatus.RUNNING and is_due:
         text = f"pending: its holder died{lacking}"

@@ -1,8 +1,7 @@
-"""`run`, `start` and `worker`: what executes."""
+"""`run` and `start`: what begins, and how what executes is told to stop."""
 
 import asyncio
 import logging
-import os
 import shlex
 import signal
 import sys
@@ -19,11 +18,9 @@ from perdure.cli._options import AsJson, Input, Key, StoreUrl, Target, Tenant, T
 from perdure.cli._output import error_json, note, print_json, say
 from perdure.cli._store import DEFAULT_URL, check_shared, creating, existing, with_store
 from perdure.cli._targets import load_target
-from perdure.cli._text import clean, clock_time, plural, pretty_json
-from perdure.cli._worker_log import tell_of_ends, told_store
-from perdure.cli.limits import FOREGROUND_WAIT_S, SIGNAL_ECHO_S, STUBBORN_S
-from perdure.engine import Run, Runtime, WorkerSettings
-from perdure.engine.limits import CONCURRENCY, DRAIN_WINDOW_S, HEARTBEAT_S, LEASE_TTL_S
+from perdure.cli._text import clean, clock_time, pretty_json
+from perdure.cli.limits import FOREGROUND_WAIT_S, SIGNAL_ECHO_S
+from perdure.engine import Run, Runtime
 from perdure.engine.outlook import Outlook, Standing, outlook_of
 from perdure.engine.views import plain_state
 from perdure.errors import (
@@ -32,7 +29,6 @@ from perdure.errors import (
     ResultTimedOut,
     RunCancelled,
     RunFailed,
-    SettingInvalid,
     entry_of,
 )
 from perdure.model import OnBusy, RunRow, RunStatus
@@ -332,95 +328,3 @@ async def _start(target: str, given: Any, url: str, options: dict[str, Any]) -> 
         typed = typed_input(runtime.engine.plan_of(graph), given)
         started = await runtime.start(graph, typed, **options)
         return await started.row()
-
-
-# -- worker --------------------------------------------------------------------------------------
-
-
-def worker(
-    *,
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TARGET...",
-            help="Graphs to execute: path/to/file.py:graph or package.module:graph.",
-        ),
-    ],
-    store: StoreUrl = DEFAULT_URL,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", metavar="N", help="Runs executed at once.")
-    ] = CONCURRENCY,
-    lease_ttl: Annotated[
-        float,
-        typer.Option("--lease-ttl", metavar="SECONDS", help="How long a lease lasts unrenewed."),
-    ] = LEASE_TTL_S,
-    drain_window: Annotated[
-        float,
-        typer.Option(
-            "--drain-window",
-            metavar="SECONDS",
-            help="How long a drain lets nodes reach a boundary.",
-        ),
-    ] = DRAIN_WINDOW_S,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Log warnings only, not every run.")
-    ] = False,
-) -> None:
-    r"""Execute runs of these graphs until SIGTERM or SIGINT; then drain and exit with 0.
-
-    Draining stops claiming, lets nodes reach their next boundary and releases the leases; a second
-    signal hurries. Prints one line to stdout when it is ready, and logs to stderr each run that it
-    takes, and how that ends.
-
-    \b
-    Examples:
-      perdure worker refunds.py:graph
-      perdure worker shop.refunds:graph shop.orders:graph --store sqlite:////var/lib/shop.db
-      perdure worker refunds.py:graph --concurrency 16 --lease-ttl 30 --drain-window 25
-    """
-    log_to_stderr(logging.WARNING if quiet else logging.INFO)
-    check_shared(store)
-    if concurrency < 1 or lease_ttl <= 0 or drain_window < 0:
-        msg = (
-            "worker: --concurrency must be 1 or more, --lease-ttl above 0, --drain-window from 0 on"
-        )
-        raise SettingInvalid(msg)
-    settings = WorkerSettings(
-        concurrency=concurrency,
-        lease_ttl_s=lease_ttl,
-        heartbeat_s=min(HEARTBEAT_S, lease_ttl / 3),
-        drain_window_s=drain_window,
-    )
-    await_(_work(targets, store, settings))
-
-
-async def _work(targets: list[str], url: str, settings: WorkerSettings) -> None:
-    interrupts = Interrupts()
-    interrupts.watch()
-    graphs = [load_target(target) for target in targets]
-    async with Runtime.open(told_store(url), graphs, worker=settings) as runtime:
-        tell_of_ends(runtime)
-        executing = runtime.worker
-        if executing is None:
-            return
-        known = ", ".join(f"{name} v{version}" for name, version in sorted(runtime.engine.graphs()))
-        say(f"ready: worker {executing.worker_id} executes {known} on {url}")
-        await interrupts.first.wait()
-        note(f"draining {plural(executing.held, 'run')} (a second signal stops at once)")
-        await drain(runtime, interrupts)
-    note("drained; every lease is released")
-    await _leave_stubborn()
-
-
-async def _leave_stubborn() -> None:
-    """End the process where nodes swallow their cancellation: waiting for them would be for ever.
-
-    Their leases are released and the store is closed, so nothing can be lost.
-    """
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    still = (await asyncio.wait(others, timeout=STUBBORN_S))[1] if others else set()
-    if still:
-        note(f"{plural(len(still), 'task')} did not end when cancelled; left behind")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)

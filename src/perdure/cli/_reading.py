@@ -23,11 +23,15 @@ from perdure.cli.limits import LIST_LIMIT
 from perdure.engine.outlook import (
     Outlook,
     command,
+    describe_kept,
+    held_runs,
     is_due,
-    is_silent,
+    kept_back,
     outlook_of,
+    room_of,
     served_graphs,
     worker_command,
+    worker_state,
 )
 from perdure.engine.timeline import Timeline, timeline_of
 from perdure.engine.views import Ask, LedgerEntry, plain_state
@@ -87,14 +91,19 @@ def ps(
         return
     statuses = tuple(status or ()) or (() if every else UNFINISHED)
     query = {"status": statuses or None, "thread": thread, "graph": graph, "tenant": tenant}
-    rows, lacking, now_us = await_(_read_runs(store, {**query, "limit": limit}))
+    rows, lacking, kept, now_us = await_(_read_runs(store, {**query, "limit": limit}))
     if as_json:
         print_json({"runs": [shapes.run_json(row) for row in rows]})
         return
     table(
         ("run", "status", "graph", "thread", "age", "holder"),
         [
-            _run_cells(row, now_us, is_served=(row.graph, row.version) not in lacking)
+            _run_cells(
+                row,
+                now_us,
+                is_served=(row.graph, row.version) not in lacking,
+                kept=kept.get(row.run_id, ""),
+            )
             for row in rows
         ],
         empty="no runs" if every or status else "no unfinished runs; 'perdure ps --all' lists all",
@@ -116,11 +125,11 @@ def refuse_given(why: str, options: dict[str, object]) -> None:
         raise UsageError(msg)
 
 
-def _run_cells(row: RunRow, now_us: int, *, is_served: bool) -> tuple[str, ...]:
+def _run_cells(row: RunRow, now_us: int, *, is_served: bool, kept: str) -> tuple[str, ...]:
     is_held = row.status is RunStatus.RUNNING and (row.ready_at_us or 0) > now_us
     return (
         row.run_id,
-        describe_shortly(row, now_us, is_served=is_served),
+        describe_shortly(row, now_us, is_served=is_served, kept=kept),
         f"{row.graph} v{row.version}",
         row.thread if str(row.thread) != row.run_id else "(own)",
         age(row.created_at_us, now_us),
@@ -130,36 +139,61 @@ def _run_cells(row: RunRow, now_us: int, *, is_served: bool) -> tuple[str, ...]:
 
 async def _read_runs(
     url: str, query: dict[str, Any]
-) -> tuple[list[RunRow], set[tuple[str, int]], int]:
-    """Return the runs, the graph versions that lack a worker which they could use now, and when."""
+) -> tuple[list[RunRow], set[tuple[str, int]], dict[str, str], int]:
+    """Return the runs, the graph versions that lack a worker, what limits keep back, and when."""
     async with looking(url) as runtime:
+        engine = runtime.engine
         rows = await runtime.runs(**query)
-        served = await served_graphs(runtime.engine)
-        due = {(row.graph, row.version) for row in rows if is_due(runtime.engine, row)}
-        return rows, due - served, runtime.engine.now_us()
+        served = await served_graphs(engine)
+        due = [row for row in rows if is_due(engine, row)]
+        room = await room_of(engine)
+        found = {row.run_id: kept_back(row, room) for row in due}
+        kept: dict[str, str] = {
+            run_id: describe_kept(each) for run_id, each in found.items() if each is not None
+        }
+        lacking = {(row.graph, row.version) for row in due} - served
+        return rows, lacking, kept, engine.now_us()
 
 
-async def _read_workers(url: str) -> tuple[list[WorkerRow], set[str], int]:
+async def _read_workers(url: str) -> tuple[list[WorkerRow], dict[str, int], dict[str, str], int]:
+    """Return the workers, how many runs each holds, their states, and when."""
     async with looking(url) as runtime:
+        engine = runtime.engine
         rows = await runtime.workers()
-        silent: set[str] = {row.worker_id for row in rows if is_silent(runtime.engine, row)}
-        return rows, silent, runtime.engine.now_us()
+        now_us = engine.now_us()
+        held: dict[str, int] = {
+            row.worker_id: await held_runs(engine, row.worker_id) for row in rows
+        }
+        return rows, held, {row.worker_id: worker_state(engine, row) for row in rows}, now_us
 
 
-def _print_workers(rows: list[WorkerRow], silent: set[str], now_us: int, *, as_json: bool) -> None:
+def _print_workers(
+    rows: list[WorkerRow],
+    held: dict[str, int],
+    states: dict[str, str],
+    now_us: int,
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
-        print_json({"workers": [shapes.worker_json(row) for row in rows]})
+        workers = [
+            shapes.worker_json(row, held=held[row.worker_id], state=states[row.worker_id])
+            for row in rows
+        ]
+        print_json({"workers": workers})
         return
     table(
-        ("worker", "host", "pid", "graphs", "started", "last seen"),
+        ("worker", "host", "pid", "state", "held", "graphs", "started", "last seen"),
         [
             (
                 row.worker_id,
                 row.host,
                 row.pid,
+                _STATE_WORDS.get(states[row.worker_id], states[row.worker_id]),
+                f"{held[row.worker_id]} of {row.concurrency or '?'}",
                 ", ".join(f"{name} v{version}" for name, version in row.graphs),
                 f"{age(row.started_at_us, now_us)} ago",
-                f"{age(row.seen_at_us, now_us)} ago" + _worker_notes(row, silent),
+                f"{age(row.seen_at_us, now_us)} ago",
             )
             for row in rows
         ],
@@ -167,10 +201,7 @@ def _print_workers(rows: list[WorkerRow], silent: set[str], now_us: int, *, as_j
     )
 
 
-def _worker_notes(row: WorkerRow, silent: set[str]) -> str:
-    if row.worker_id in silent:
-        return ", silent: dead or cut off"
-    return ", draining" if row.is_draining else ""
+_STATE_WORDS = {"silent": "silent: dead or cut off"}
 
 
 # -- show ----------------------------------------------------------------------------------------
@@ -216,7 +247,7 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
             }
         )
         return
-    _print_head(row, now_us, is_served=is_served)
+    _print_head(row, now_us, is_served=is_served, kept=outlook.kept)
     _print_timeline(story, row, now_us)
     _print_open(row, asks, uncertain, outlook, now_us)
     if state:
@@ -228,10 +259,10 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
             say(f"  {line}")
 
 
-def _print_head(row: RunRow, now_us: int, *, is_served: bool) -> None:
+def _print_head(row: RunRow, now_us: int, *, is_served: bool, kept: str) -> None:
     line = f"thread {clean(row.thread)}  tenant {clean(row.tenant)}"
     say(f"run {row.run_id}  graph {row.graph} v{row.version}  {line}")
-    say(f"  {describe_status(row, now_us, is_served=is_served)}")
+    say(f"  {describe_status(row, now_us, is_served=is_served, kept=kept)}")
     if row.failure is not None:
         where = f" in {row.failure.node}" if row.failure.node else ""
         say(f"  reason: {clean(row.failure.type + where)}: {clean(row.failure.message)}")

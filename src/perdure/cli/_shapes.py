@@ -4,12 +4,13 @@ import datetime as dt
 from dataclasses import asdict
 from typing import Any
 
+from perdure.engine import Schedule, WorkLimit
 from perdure.engine.doctor import Finding
 from perdure.engine.outlook import Outlook
 from perdure.engine.timeline import InFlight, Lease, Takeover
 from perdure.engine.views import Ask, Checkpoint, LedgerEntry
 from perdure.engine.waits import as_datetime
-from perdure.model import Failure, RunRow, Wait, WorkerRow
+from perdure.model import Failure, GraphShape, RunRow, Wait, WorkerRow
 
 
 def time_json(at: dt.datetime | None) -> str | None:
@@ -71,8 +72,18 @@ def run_json(row: RunRow) -> dict[str, Any]:
     }
 
 
-def worker_json(row: WorkerRow) -> dict[str, Any]:
-    """Return a worker."""
+def shape_json(shape: GraphShape) -> dict[str, Any]:
+    """Return what a worker executes: a graph version with its nodes and fields."""
+    return {
+        "graph": shape.name,
+        "version": shape.version,
+        "nodes": list(shape.nodes),
+        "fields": list(shape.fields),
+    }
+
+
+def worker_json(row: WorkerRow, *, held: int, state: str) -> dict[str, Any]:
+    """Return a worker, with how many runs it holds and whether it lives."""
     return {
         "id": row.worker_id,
         "host": row.host,
@@ -81,6 +92,25 @@ def worker_json(row: WorkerRow) -> dict[str, Any]:
         "started_at": us_json(row.started_at_us),
         "seen_at": us_json(row.seen_at_us),
         "is_draining": row.is_draining,
+        "state": state,
+        "held": held,
+        "concurrency": row.concurrency,
+    }
+
+
+def limit_json(limit: WorkLimit) -> dict[str, Any]:
+    """Return a limit over all workers."""
+    return asdict(limit)
+
+
+def schedule_json(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule."""
+    return {
+        **asdict(schedule),
+        "on_busy": schedule.on_busy.value,
+        "missed": schedule.missed.value,
+        "next_at": time_json(schedule.next_at),
+        "fired_at": time_json(schedule.fired_at),
     }
 
 
@@ -186,6 +216,7 @@ def outlook_json(outlook: Outlook) -> dict[str, Any]:
     return {
         "standing": outlook.standing.value,
         "until": time_json(outlook.until),
+        "kept": outlook.kept,
         "blockers": [
             {
                 "run": blocker.run_id,

@@ -17,3 +17,6 @@ SIGNAL_ECHO_S = 0.2
 
 STUBBORN_S = 0.5
 """How long a worker that has drained waits for tasks that were cancelled, before it just ends."""
+
+PORT_MAX = 65535
+"""Highest TCP port."""

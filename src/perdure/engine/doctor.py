@@ -24,6 +24,7 @@ from perdure.engine.outlook import (
     run_before,
     worker_command,
 )
+from perdure.engine.versions import ways_out
 from perdure.engine.waits import as_datetime
 from perdure.errors import DecodeFailed, StoreCorrupt
 from perdure.ids import RunId
@@ -319,7 +320,7 @@ async def _parked(engine: Environment, row: RunRow) -> Finding:
         severity=Severity.ACTION,
         run_id=row.run_id,
         what=f"needs a decision: {reason}",
-        following=tuple(following) or (command("resolve", row.run_id, "--retry", "--by", "NAME"),),
+        following=tuple(following) or await ways_out(engine, row),
     )
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from perdure.core.room import Kept, Room
 from perdure.engine.environment import Environment
-from perdure.engine.limits import OUTLOOK_DEPTH_MAX, WORKER_SILENT_S
+from perdure.engine.limits import OUTLOOK_DEPTH_MAX, ROWS_MAX, WORKER_SILENT_S
 from perdure.engine.waits import as_datetime
+from perdure.ids import WorkerId
 from perdure.model import GraphShape, RunRow, RunStatus, Wait, WaitKind, WorkerRow
 from perdure.store.api import RunQuery
 
@@ -170,6 +171,19 @@ async def run_before(engine: Environment, row: RunRow) -> RunRow | None:
 def is_silent(engine: Environment, worker: WorkerRow) -> bool:
     """Return whether a worker was not seen for so long that nobody should count on it."""
     return engine.now_us() - worker.seen_at_us > WORKER_SILENT_S * 1_000_000
+
+
+def worker_state(engine: Environment, worker: WorkerRow) -> str:
+    """Return whether a worker is `live`, `draining`, or `silent` (dead or cut off)."""
+    if is_silent(engine, worker):
+        return "silent"
+    return "draining" if worker.is_draining else "live"
+
+
+async def held_runs(engine: Environment, worker_id: WorkerId) -> int:
+    """Return how many runs a worker holds; more than `ROWS_MAX` are not counted."""
+    query = RunQuery(statuses=(RunStatus.RUNNING,), holder=worker_id, limit=ROWS_MAX)
+    return len(await engine.store.find_runs(query))
 
 
 async def served_graphs(engine: Environment) -> set[tuple[str, int]]:

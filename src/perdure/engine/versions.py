@@ -19,7 +19,7 @@ from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment
 from perdure.engine.limits import UNSERVED_MAX, VERSION_GRACE_S
 from perdure.engine.loading import load_run
-from perdure.engine.outlook import served_graphs, served_shapes, version_commands
+from perdure.engine.outlook import command, served_graphs, served_shapes, version_commands
 from perdure.engine.queue import RunJournal
 from perdure.errors import NotFound, RunFinal, UsageError, VersionMismatch
 from perdure.ids import RunId, WorkerId
@@ -313,6 +313,14 @@ def is_mismatched(row: RunRow) -> bool:
     """Return whether a run is parked because nobody executes its version."""
     is_parked = row.status is RunStatus.NEEDS_DECISION and row.failure is not None
     return is_parked and row.failure is not None and row.failure.type == MISMATCH
+
+
+async def ways_out(engine: Environment, row: RunRow) -> tuple[str, ...]:
+    """Return the commands that let a parked run go on."""
+    if not is_mismatched(row):
+        return (command("resolve", row.run_id, "--retry", "--by", "NAME"),)
+    served = await served_graphs(engine)
+    return version_commands(row, [version for name, version in served if name == row.graph])
 
 
 def shapes_of(engine: Environment) -> tuple[GraphShape, ...]:

@@ -21,6 +21,7 @@ from perdure.engine.acts import failure_of
 from perdure.engine.environment import Environment
 from perdure.engine.execution import Execution
 from perdure.engine.hand_back import hand_back
+from perdure.engine.health import Vitals
 from perdure.engine.limits import (
     CLAIM_BATCH,
     CLOSE_S,
@@ -102,7 +103,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._beats = 0
-        self._renewed_s = self._next_beat_s = 0.0
+        self._renewed_s = self._next_beat_s = self._sent_s = 0.0
         self._versions = VersionWatch(engine)
         self._started_at_us = 0
         self._registered: tuple[tuple[str, int], ...] = ()
@@ -119,7 +120,7 @@ class Worker:
         engine.lease_ttl_s = self._settings.lease_ttl_s
         engine.poke = self._wake.set
         engine.replan = self._replan.set
-        self._renewed_s = engine.services.clock.monotonic_s()
+        self._renewed_s = self._sent_s = engine.services.clock.monotonic_s()
         self._next_beat_s = self._renewed_s + self._settings.heartbeat_s
         engine.queue.on_dead = self._on_dead
         engine.on_lost = self._on_lost
@@ -290,7 +291,7 @@ class Worker:
         engine, clock = self._engine, self._engine.services.clock
         # Counted from the last sending: after one that failed or was slow the next comes at once.
         await clock.sleep(self._next_beat_s - clock.monotonic_s())
-        sent_s = clock.monotonic_s()
+        sent_s = self._sent_s = clock.monotonic_s()
         held = [(row, execution) for row, execution, _task in self._held.values()]
         lost = await engine.store.renew(
             self.worker_id,
@@ -383,6 +384,22 @@ class Worker:
         await store.wait_for_change(self._settings.heartbeat_s, since=mark)
 
     # -- runs --------------------------------------------------------------------------------------
+
+    def vitals(self) -> Vitals:
+        """Return what a health server tells of this worker; may be called from any OS thread."""
+        now_s = self._engine.services.clock.monotonic_s()
+        beat_age_s = now_s - self._sent_s
+        return Vitals(
+            worker_id=self.worker_id,
+            held=len(self._held),
+            concurrency=self._settings.concurrency,
+            graphs=self._registered,
+            heartbeat_age_s=now_s - self._renewed_s,
+            beat_age_s=beat_age_s,
+            is_store_reachable=self._engine.is_lease_safe(self._renewed_s),
+            is_overdue=beat_age_s > self._settings.lease_ttl_s + self._settings.heartbeat_s,
+            is_draining=self.is_draining,
+        )
 
     @property
     def held(self) -> int:
