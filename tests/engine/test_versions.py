@@ -8,7 +8,7 @@ import pytest
 from perdure import END, START, Graph, RunStatus, append
 from perdure.engine.limits import VERSION_GRACE_S
 from perdure.engine.outlook import Standing, outlook_of
-from perdure.engine.versions import VersionWatch, is_mismatched
+from perdure.engine.versions import VersionWatch, is_mismatched, shape_of
 from perdure.errors import NeedsDecision, RunFinal, UsageError, VersionMismatch
 
 PARKED_S = VERSION_GRACE_S + 60.0
@@ -257,3 +257,15 @@ async def test_edit_that_removes_a_field_parks(clock, open_workers):
         row = await until(clock, run.row, RunStatus.NEEDS_DECISION)
         assert row.failure.type == "ReplayDiverged"
         assert "it has no field 'count'" in row.failure.message
+
+
+def test_shape_has_the_nodes_of_subgraphs():
+    inner = letters(1, names=("deep",))
+    outer = Graph(State, name="outer", version=4)
+    outer.node(name="inner")(inner)
+    outer.edge(START, "inner")
+    outer.edge("inner", END)
+    shape = shape_of(outer.compile())
+    assert (shape.name, shape.version) == ("outer", 4)
+    assert shape.nodes == ("inner", "inner/deep")
+    assert shape.fields == ("count", "notes")

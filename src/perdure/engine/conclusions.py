@@ -11,7 +11,7 @@ from msgspec import structs
 from perdure.core import fold
 from perdure.core.machines import RUN_TABLE, RunEvent, advance
 from perdure.engine import compensation
-from perdure.engine.limits import DRAIN_WINDOW_S, ROWS_MAX
+from perdure.engine.limits import OUTLAST_S, ROWS_MAX
 from perdure.engine.ports import DRAINED, PARKED, WAITING, HeldRun
 from perdure.model import (
     Change,
@@ -71,7 +71,7 @@ async def _outlast_calls(run: HeldRun) -> None:
     ]
     working = [run.engine.in_flight[call] for call in calls if call in run.engine.in_flight]
     if working:
-        await asyncio.wait(working, timeout=DRAIN_WINDOW_S)
+        await asyncio.wait(working, timeout=OUTLAST_S)
 
 
 def _release_terms(

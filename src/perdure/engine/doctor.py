@@ -18,9 +18,12 @@ from perdure.engine.limits import CLAIM_OVERDUE_S, SCAN_PAGE
 from perdure.engine.loading import read_records
 from perdure.engine.outlook import (
     command,
+    describe_kept,
     is_due,
     is_silent,
+    kept_back,
     resolve_commands,
+    room_of,
     run_before,
     worker_command,
 )
@@ -52,6 +55,7 @@ FINDING_CODES = {
     "effect_left_intended": "an effect of an ended run that still counts as under way",
     "graph_unserved": "runs of a graph version that no live worker executes",
     "claim_overdue": "a claimable run that no worker has taken for long, though one could",
+    "runs_kept_back": "claimable runs that a limit over all workers keeps back",
     "run_parked": "a run that waits for a decision",
     "effect_uncertain": "an effect of which nobody knows whether it happened",
     "ask_expired": "a question that expired and whose run has not been told yet",
@@ -121,6 +125,8 @@ async def examine(engine: Environment, *, repair: bool = False) -> Report:
     live = {row.worker_id: row for row in workers if not is_silent(engine, row)}
     served = {graph for row in live.values() for graph in row.graphs}
     unserved: Counter[tuple[str, int]] = Counter()
+    kept: Counter[str] = Counter()
+    room = await room_of(engine)
     async for row in _unfinished(engine):
         report.runs += 1
         found = await _examine_run(engine, row, report)
@@ -128,12 +134,18 @@ async def examine(engine: Environment, *, repair: bool = False) -> Report:
         if (row.graph, row.version) not in served and not is_parked:
             unserved[row.graph, row.version] += 1
             found += _lease_ended(engine, row)
+        elif is_due(engine, row) and (by := kept_back(row, room)) is not None:
+            kept[describe_kept(by)] += 1
         else:
             found += _overdue(engine, row)
         report.findings += [
             await _repaired(engine, each, report) if repair else each for each in found
         ]
     report.findings += [_unserved(graph, count) for graph, count in unserved.items()]
+    report.findings += [
+        _finding("runs_kept_back", Severity.NOTE, None, f"{count} run(s) {by}", _LIMITS)
+        for by, count in kept.items()
+    ]
     report.findings += await _effects(engine)
     report.findings += await _asks(engine)
     report.findings += [_silent(engine, row) for row in workers if row.worker_id not in live]
@@ -396,6 +408,9 @@ def _silent(engine: Environment, row: WorkerRow) -> Finding:
         f"worker {row.worker_id} (pid {row.pid} on {row.host}) was last seen {silent_s:.0f} s ago"
     )
     return _finding("worker_silent", Severity.NOTE, None, what)
+
+
+_LIMITS = (command("limit", "list"),)
 
 
 def _unserved(graph: tuple[str, int], count: int) -> Finding:

@@ -79,6 +79,15 @@ DRAIN_WINDOW_S = 20.0
 Below the usual 30 s grace period.
 """
 
+DRAIN_MARGIN_S = 4.0
+"""How long runs may take to be released once a drain's window is over.
+
+With `CLOSE_S`, all that a drain takes beyond its window: it must fit into the grace period.
+"""
+
+OUTLAST_S = 3.0
+"""How long a release waits for effects that still run in OS threads: below `DRAIN_MARGIN_S`."""
+
 SNAPSHOT_BYTES_MIN = 256 * 1024
 """A thread's state is written whole again when the journal since the last copy exceeds this.
 

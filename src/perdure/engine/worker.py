@@ -26,6 +26,7 @@ from perdure.engine.limits import (
     CLAIM_BATCH,
     CLOSE_S,
     CONCURRENCY,
+    DRAIN_MARGIN_S,
     DRAIN_WINDOW_S,
     HEARTBEAT_S,
     LIVENESS_POLL_S,
@@ -185,7 +186,7 @@ class Worker:
         await self._wait_for_held(self._settings.drain_window_s if window_s is None else window_s)
         for _row, execution, _task in list(self._held.values()):
             execution.stop_now()
-        await self._wait_for_held(self._settings.drain_window_s)
+        await self._wait_for_held(DRAIN_MARGIN_S)
         await self._close()
 
     def stop_now(self) -> None:

@@ -18,7 +18,7 @@ from perdure.model import (
     ScheduleRow,
     Started,
 )
-from perdure.store.api import Store
+from perdure.store.api import RunQuery, Store
 from perdure.testing._conformance_shared import MakeStore, opened
 from perdure.testing._store_kit import (
     GRAPHS,
@@ -238,6 +238,21 @@ class TakeRules:
         assert (row.holder, row.ready_at_us) == (OTHER, T0 + 1000)
         assert await the_run(store, "r_a") == row
         await written(store, row)
+
+    async def test_due_runs_of_other_graphs_are_found(self, store: Store) -> None:
+        """`due_us` and `except_graphs` choose what nobody is there to claim."""
+        await started(store, "due", version=2)
+        await started(store, "served")
+        await started(store, "later", version=2, ready_at_us=T0 + 500)
+        await taken(store, "held", version=2, lease_until_us=T0 + 500)
+        await taken(store, "lost", version=2, lease_until_us=T0 + 50)
+        await written(store, await taken(store, "ended", version=2), ended())
+        query = RunQuery(due_us=T0 + 100, except_graphs=GRAPHS)
+        assert [row.run_id for row in await store.find_runs(query)] == ["r_lost", "r_due"]
+        query = RunQuery(due_us=T0 + 100)
+        assert len(await store.find_runs(query)) == 3
+        query = RunQuery(except_graphs=(*GRAPHS, ("g", 2)))
+        assert await store.find_runs(query) == []
 
     async def test_take_leaves_what_is_not_to_be_had(self, store: Store) -> None:
         """Another token, a lease that holds, a queued, a final and an unknown run: nothing."""

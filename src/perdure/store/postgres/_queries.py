@@ -166,6 +166,25 @@ class Filter:
             self._terms.append(f"{column} < %s")
             self.params.append(value)
 
+    def due(self, due_us: int | None) -> None:
+        """Require that a run is due then, unless it is None; each half has its partial index."""
+        if due_us is not None:
+            ready = "ready_at_us IS NOT NULL AND ready_at_us <= %s"
+            self._terms.append(
+                f"((status <> 'running' AND {ready}) "
+                f"OR (status = 'running' AND {ready} AND lease_until_us <= %s))"
+            )
+            self.params += [due_us, due_us, due_us]
+
+    def except_graphs(self, graphs: Sequence[tuple[str, int]]) -> None:
+        """Require another graph version than these."""
+        if graphs:
+            self._terms.append(
+                "(graph, version) NOT IN (SELECT g->>0, (g->>1)::bigint "
+                "FROM jsonb_array_elements(%s::jsonb) AS g)"
+            )
+            self.params.append(msgspec.json.encode(graphs).decode())
+
     def states(self, column: str, states: Sequence[StrEnum]) -> None:
         """Require any of the states (none: all), as literals for the partial indexes."""
         literals = [f"'{state.value}'" for state in states]
@@ -187,6 +206,8 @@ def find_runs(query: RunQuery) -> tuple[str, list[Any]]:
     found.equals("holder", query.holder)
     found.states("status", query.statuses)
     found.below("run_id", query.before)
+    found.due(query.due_us)
+    found.except_graphs(query.except_graphs)
     sql = f"SELECT {RUN} FROM @.runs {found.where()} ORDER BY run_id DESC LIMIT %s"
     return sql, [*found.params, rules.limit_of(query.limit)]
 
