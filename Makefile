@@ -47,8 +47,8 @@ test-all: $(READY) ## Run all tests, the slow ones too
 test-fault: $(READY) ## Run the tests that kill real processes
 	@$(PYTEST) -n 2 -m fault $(TESTS)
 
-sweep: $(READY) ## Kill a process at every crash point and compare (about half an hour)
-	@$(BIN)/python -m tests.fault.sweep --full
+sweep: $(READY) ## Kill a process at every crash point of either store and compare (about an hour)
+	@$(BIN)/python -m tests.fault.sweep --full && $(BIN)/python -m tests.fault.sweep --full --store postgres
 
 sim: $(READY) ## Play the engine under simulated faults (SEEDS=100 FIRST=0: which; SEED=number: one)
 	@$(BIN)/python -m perdure.testing.simulator --jobs 2 \

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 from perdure import Runtime, WorkerSettings
 from perdure.clock import Services, SystemClock, SystemIds, SystemRng
 from perdure.engine.loading import read_records
@@ -20,6 +18,7 @@ from perdure.model import records as rec
 from tests.fault import reference, small
 from tests.fault.injector import Injector
 from tests.fault.outside import OUTSIDE
+from tests.fault.stores import Door, door_of, resolved
 
 try:
     from perdure.sandbox import DirectorySandboxes
@@ -37,7 +36,7 @@ class Scene:
     """Where a scenario plays, and what it plays.
 
     Attributes:
-        url: of the store; `{place}` stands for the scenario's folder.
+        url: of the store; see `stores`.
         play: name of the graph.
         port: of the service.
     """
@@ -48,15 +47,26 @@ class Scene:
     port: int
     settings: WorkerSettings = field(default=SETTINGS)
 
+    @property
+    def store_url(self) -> str:
+        """The URL of the scenario's own store."""
+        return resolved(self.url, self.place)
+
+    @property
+    def door(self) -> Door:
+        """The back door of the store."""
+        return door_of(self.store_url)
+
     def runtime(self, *, worker: bool, injector: Injector | None = None) -> Runtime:
         """Return a runtime on the scenario's store."""
         OUTSIDE.port = self.port
+        OUTSIDE.mark = self.door.mark
         probe = injector or (lambda _name: None)
         if injector is not None:
             OUTSIDE.is_chosen = injector.is_chosen
         services = Services(clock=SystemClock(), rng=SystemRng(), ids=SystemIds(), probe=probe)
         return Runtime.open(
-            self.url.format(place=self.place),
+            self.store_url,
             graphs=[*reference.GRAPHS, *small.GRAPHS],
             worker=self.settings if worker else False,
             services=services,
@@ -178,7 +188,7 @@ async def observe(runtime: Runtime, scene: Scene) -> dict[str, Any]:
             [e.name, str(e.args[0]), e.kind.value, e.state.value, e.result] for e in ledger
         ),
         "asks": sorted([a.question, a.state.value, a.answered_by or "", a.value] for a in asks),
-        "behind": back_door(scene),
+        "behind": scene.door.behind(),
         "files": _files(scene),
         "wrong": wrong,
     }
@@ -189,25 +199,6 @@ async def _state(runtime: Runtime, row: Any) -> Any:
         return None
     state = await runtime.state(row.thread)
     return asdict(state) if is_dataclass(state) else state  # type: ignore[arg-type]
-
-
-def back_door(scene: Scene) -> dict[str, Any]:
-    """Return what only the database shows: the user's own table, and messages that nobody took."""
-    if not scene.url.startswith("sqlite"):
-        return {}
-    db = apsw.Connection(str(scene.place / "store.db"))
-    try:
-        has_table = db.execute(
-            "SELECT count(*) FROM sqlite_master WHERE name = 'booked'"
-        ).fetchone()[0]
-        booked = [row[0] for row in db.execute("SELECT label FROM booked")] if has_table else []
-        mail = db.execute("SELECT count(*) FROM perdure_mail").fetchone()[0]
-        held = db.execute("SELECT count(*) FROM perdure_runs WHERE holder IS NOT NULL").fetchone()[
-            0
-        ]
-        return {"booked": booked, "unread": mail, "held": held}
-    finally:
-        db.close()
 
 
 def _files(scene: Scene) -> dict[str, str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fault import stores
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,14 +34,27 @@ def run_program(*arguments: str, timeout_s: float) -> subprocess.CompletedProces
     return subprocess.CompletedProcess(arguments, process.returncode, output, "")
 
 
+@pytest.fixture(params=stores.STORES)
+def store_url(request):
+    """Give the URL of each store that the scenes play on."""
+    if request.param == "sqlite":
+        return stores.SQLITE
+    return stores.postgres_url(request.getfixturevalue("postgres"))
+
+
 @pytest.fixture
-def play(tmp_path):
+def play(tmp_path, store_url):
     """Return a function that plays a scene and returns what it saw."""
 
     def play_one(name: str, *, timeout_s: float = 60.0, **options):
         place = tmp_path / name
         done = run_program(
-            "-m", "tests.fault.scenes", name, str(place), json.dumps(options), timeout_s=timeout_s
+            "-m",
+            "tests.fault.scenes",
+            name,
+            str(place),
+            json.dumps({"url": store_url, **options}),
+            timeout_s=timeout_s,
         )
         assert done.returncode == 0, done.stdout
         return json.loads((place / "seen.json").read_text(encoding="utf-8"))

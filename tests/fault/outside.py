@@ -20,6 +20,8 @@ class Outside:
 
     def __init__(self) -> None:
         self.port = 0
+        self.mark = "?"
+        """What stands for a parameter in the SQL of transaction effects."""
         self.is_chosen: Callable[[str], bool] = lambda _name: False
 
     async def act(

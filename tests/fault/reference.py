@@ -34,7 +34,7 @@ NAP_S = 0.25
 """Longer than what a worker waits through, so that the run is released."""
 
 BOOKED = "CREATE TABLE IF NOT EXISTS booked (label TEXT)"
-"""The user's own table, in the store's file."""
+"""The user's own table, in the store's file or database."""
 
 
 # -- effects ---------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ async def pay(label: str) -> str:
 @effect(kind="transaction")
 async def book(label: str, *, transaction: Any) -> str:
     await transaction.execute(BOOKED)
-    await transaction.execute("INSERT INTO booked VALUES (?)", (label,))
+    await transaction.execute(f"INSERT INTO booked VALUES ({OUTSIDE.mark})", (label,))
     return f"booked:{label}"
 
 

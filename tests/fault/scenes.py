@@ -22,7 +22,8 @@ from perdure.errors import ThreadBusy
 from tests.fault import actors, small
 from tests.fault.injector import Injector, Point
 from tests.fault.processes import Child
-from tests.fault.stage import Stage, finish_all, is_stopped, is_writable, started_by
+from tests.fault.stage import Stage, finish_all, is_stopped, started_by
+from tests.fault.stores import SQLITE
 
 REPLAYS_MAX = 10
 KILL_GAP_S = (0.02, 0.25)
@@ -34,12 +35,18 @@ ZOMBIE = WorkerSettings(lease_ttl_s=1.0, heartbeat_s=0.2, drain_window_s=3.0)
 
 
 def zombie(
-    place: Path, *, kind: str, stopped_at: str, nth: int = 1, revived: str = "after"
+    place: Path,
+    *,
+    kind: str,
+    stopped_at: str,
+    nth: int = 1,
+    revived: str = "after",
+    url: str = SQLITE,
 ) -> dict[str, Any]:
     """Stop the holder past its lease, let another go on, revive it: what does it still do?
 
-    A process that is stopped in the middle of a commit keeps SQLite's write lock: nobody goes on
-    before it does: such a stop proves nothing, and the scene is played again.
+    A process that is stopped in the middle of a commit keeps SQLite's write lock, or the row of its
+    run: nobody goes on before it does: such a stop proves nothing, and the scene is played again.
 
     Args:
         place: where to play.
@@ -47,9 +54,11 @@ def zombie(
         stopped_at: "call" (while the service works on the second effect), or a crash point.
         nth: which time that point is reached.
         revived: "after" the other has finished, or "amid" its work.
+        url: of the store.
     """
     for number in range(REPLAYS_MAX):
-        seen = _zombie(place / str(number), kind, stopped_at, nth, revived)
+        stage = Stage(place / str(number), "slow", deadline_s=25.0, settings=ZOMBIE, url=url)
+        seen = _zombie(stage, kind, stopped_at, nth, revived)
         if seen is not None:
             return seen
     msg = f"stopped in a commit {REPLAYS_MAX} times"
@@ -57,9 +66,9 @@ def zombie(
 
 
 def _zombie(
-    place: Path, kind: str, stopped_at: str, nth: int, revived: str
+    stage: Stage, kind: str, stopped_at: str, nth: int, revived: str
 ) -> dict[str, Any] | None:
-    stage = Stage(place, "slow", deadline_s=25.0, settings=ZOMBIE)
+    place = stage.scene.place
     with stage.family:
         is_call = stopped_at == "call"
         given = {
@@ -79,7 +88,7 @@ def _zombie(
             )
             holder.send(signal.SIGSTOP)
         stage.until("stop", lambda: is_stopped(holder.pid))
-        if not is_writable(place / "store.db"):
+        if not stage.scene.door.is_writable():
             return None
         before = stage.counts()["pids"].get(str(holder.pid), 0)
         frames_before = len(stage.journal())
@@ -125,9 +134,11 @@ def _zombie(
 # -- two processes, one thread ---------------------------------------------------------------------
 
 
-def two_writers(place: Path, *, on_busy: str, at_once: bool, number: int = 100) -> dict[str, Any]:
+def two_writers(
+    place: Path, *, on_busy: str, at_once: bool, number: int = 100, url: str = SQLITE
+) -> dict[str, Any]:
     """Let two processes increment the same thread."""
-    stage = Stage(place, "count", deadline_s=60.0, settings=actors.SETTINGS)
+    stage = Stage(place, "count", deadline_s=60.0, settings=actors.SETTINGS, url=url)
     with stage.family:
         answers = [place / f"writer-{n}.json" for n in range(2)]
 
@@ -187,9 +198,9 @@ async def _increments(
 # -- poison ----------------------------------------------------------------------------------------
 
 
-def poisoned(place: Path) -> dict[str, Any]:
+def poisoned(place: Path, *, url: str = SQLITE) -> dict[str, Any]:
     """Start workers until the run that kills them is parked; repair it, and let it go on."""
-    stage = Stage(place, "poison", deadline_s=40.0, settings=actors.SETTINGS)
+    stage = Stage(place, "poison", deadline_s=40.0, settings=actors.SETTINGS, url=url)
     with stage.family:
         fixed = place / "fixed"
         run_id = stage.do("start", started_by(small.poison, {"fixed": str(fixed)}))
@@ -249,10 +260,12 @@ def poisoned(place: Path) -> dict[str, Any]:
 # -- drain -----------------------------------------------------------------------------------------
 
 
-def drain(place: Path, *, kind: str, call_s: float, window_s: float) -> dict[str, Any]:
+def drain(
+    place: Path, *, kind: str, call_s: float, window_s: float, url: str = SQLITE
+) -> dict[str, Any]:
     """Send SIGTERM to a worker while an effect is under way and another run waits."""
     settings = WorkerSettings(lease_ttl_s=30.0, heartbeat_s=5.0, drain_window_s=window_s)
-    stage = Stage(place, "slow", deadline_s=40.0, settings=settings)
+    stage = Stage(place, "slow", deadline_s=40.0, settings=settings, url=url)
     with stage.family:
         given = {"kind": kind, "before_s": call_s, "after_s": 0.0}
         run_id = stage.do("start", started_by(small.slow, given))
@@ -300,11 +313,12 @@ def soak(
     workers: int = 3,
     seed: int = 0,
     deadline_s: float = 300.0,
+    url: str = SQLITE,
 ) -> dict[str, Any]:
     """Execute many runs over several workers, killed at random moments and replaced."""
     chance = random.Random(seed)  # noqa: S311  # a course that can be repeated
     settings = WorkerSettings(lease_ttl_s=5.0, heartbeat_s=1.0, drain_window_s=5.0, concurrency=16)
-    stage = Stage(place, "soak", deadline_s=deadline_s, settings=settings)
+    stage = Stage(place, "soak", deadline_s=deadline_s, settings=settings, url=url)
     begun_s = time.monotonic()
     with stage.family:
 

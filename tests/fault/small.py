@@ -48,7 +48,7 @@ async def slow_pure(label: str, before_s: float, after_s: float) -> str:
 async def slow_book(label: str, before_s: float, after_s: float, *, transaction: Any) -> str:
     receipt = await OUTSIDE.act("reading", label, before_s=before_s, after_s=after_s)
     await transaction.execute(BOOKED)
-    await transaction.execute("INSERT INTO booked VALUES (?)", (label,))
+    await transaction.execute(f"INSERT INTO booked VALUES ({OUTSIDE.mark})", (label,))
     return receipt
 
 

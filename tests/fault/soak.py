@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.fault import scenes
+from tests.fault import scenes, stores
 
 WRONG = ("lost", "doubled", "strange", "open_effects", "wrong")
 
@@ -20,17 +20,20 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument("--keep", action="store_true", help="keep the folder")
+    stores.add_argument(parser)
     options = parser.parse_args()
     sys.stdout.write(f"seed {options.seed}\n")
     sys.stdout.flush()
     place = Path(tempfile.mkdtemp(prefix="perdure-soak-"))
-    seen = scenes.soak(
-        place,
-        runs=options.runs,
-        kills=options.kills,
-        workers=options.workers,
-        seed=options.seed,
-    )
+    with stores.chosen(options) as url:
+        seen = scenes.soak(
+            place,
+            runs=options.runs,
+            kills=options.kills,
+            workers=options.workers,
+            seed=options.seed,
+            url=url,
+        )
     counts = ", ".join(f"{len(seen[name])} {name}" for name in WRONG)
     sys.stdout.write(
         f"soak: {seen['runs']} runs ({', '.join(seen['statuses'])}), {seen['kills']} kills, "

@@ -8,28 +8,32 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 from perdure import Runtime, WorkerSettings
 from tests.fault import actors, service
 from tests.fault.actors import Scene
 from tests.fault.injector import Injector
 from tests.fault.outside import OUTSIDE
 from tests.fault.processes import Child, Family
-
-URL = "sqlite:///{place}/store.db"
+from tests.fault.stores import SQLITE
 
 
 class Stage:
     """A service, a store, and the processes of one scene."""
 
     def __init__(
-        self, place: Path, play: str, *, deadline_s: float, settings: WorkerSettings
+        self,
+        place: Path,
+        play: str,
+        *,
+        deadline_s: float,
+        settings: WorkerSettings,
+        url: str = SQLITE,
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self.family = Family(place, deadline_s)
         listening = service.listen()
-        self.scene = Scene(place, URL, play, listening.getsockname()[1], settings)
+        self.scene = Scene(place, url, play, listening.getsockname()[1], settings)
+        self.scene.door.prepare()
         self.family.fork("service", lambda: service.serve(listening, place / "service.db"))
         listening.close()
 
@@ -83,13 +87,7 @@ class Stage:
 
     def journal(self) -> list[tuple[int, int]]:
         """Return (seq, token) of every frame of the store, by the back door."""
-        db = apsw.Connection(str(self.scene.place / "store.db"))
-        try:
-            return db.execute(
-                "SELECT first_seq, token FROM perdure_frames ORDER BY frame_no"
-            ).fetchall()
-        finally:
-            db.close()
+        return self.scene.door.journal()
 
 
 def started_by(
@@ -106,18 +104,6 @@ async def finish_all(runtime: Runtime) -> None:
     while not all(row.status.is_final for row in await runtime.runs(limit=1000)):
         await actors.decide(runtime)
         await asyncio.sleep(0.02)
-
-
-def is_writable(path: Path) -> bool:
-    db = apsw.Connection(str(path))
-    try:
-        db.set_busy_timeout(200)
-        db.execute("BEGIN IMMEDIATE; ROLLBACK")
-    except apsw.BusyError:
-        return False
-    finally:
-        db.close()
-    return True
 
 
 def is_stopped(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
     python -m tests.fault.sweep                         # first, middle and last time of each name
     python -m tests.fault.sweep --full                  # every point in every variant
+    python -m tests.fault.sweep --store postgres        # on a server that it starts
     python -m tests.fault.sweep --play order --variant after --point effect.dispatch.after#3 --keep
 
 Variants: `after`: a second worker is started when the first has died. `peer`: two workers from the
@@ -22,12 +23,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.fault import actors, service
+from tests.fault import actors, service, stores
 from tests.fault.actors import Scene
 from tests.fault.injector import Injector, Point, points_in
 from tests.fault.processes import Child, Family, fork
 
-URL = "sqlite:///{place}/store.db"
 DEADLINE_S = 20.0
 STOP_S = 10.0
 UNDISTURBED = 3
@@ -82,11 +82,14 @@ def play(case: Case, url: str, place: Path) -> Outcome:
     with Family(place, DEADLINE_S) as family:
         listening = service.listen()
         scene = Scene(place, url, case.play, listening.getsockname()[1])
+        scene.door.prepare()
         family.fork("service", lambda: service.serve(listening, place / "service.db"))
         listening.close()
         _Play(case, scene, family).run(outcome)
         if outcome.differences:
             outcome.logs = family.logs()
+    if not outcome.differences:
+        scene.door.drop()
     outcome.seconds = time.monotonic() - begun_s
     return outcome
 
@@ -120,10 +123,12 @@ class _Play:
             if person.was_killed:
                 break
             time.sleep(0.002)
-        while person.was_killed and self.family.left_s > 0:
+        if person.was_killed and self.family.left_s > 0:
             outcome.was_killed = True
             person = self.person(again=True)
-            person.wait(self.family.left_s)
+            while person.poll() is None:
+                self.replace_dead(outcome)
+                time.sleep(0.002)
         self.replace_dead(outcome)
         if person.status != 0:
             outcome.differences.append(
@@ -229,8 +234,8 @@ def plan(
     return cases, expected
 
 
-def sample(cases: list[Case]) -> list[Case]:
-    """Return the first, middle and last case of each name; plays and variants in turn."""
+def sample(cases: list[Case], each: int) -> list[Case]:
+    """Return so many cases of each name, first to last; plays and variants in turn."""
     groups: dict[str, dict[tuple[str, str], list[Case]]] = {}
     for case in cases:
         if case.point is not None:
@@ -239,9 +244,9 @@ def sample(cases: list[Case]) -> list[Case]:
     chosen: list[Case] = []
     for turn, group in enumerate(groups.values()):
         lines = list(group.values())
-        for position in range(3):
+        for position in range(each):
             line = lines[(turn + position) % len(lines)]
-            chosen.append(line[(len(line) - 1) * position // 2])
+            chosen.append(line[(len(line) - 1) * position // max(each - 1, 1)])
     return list(dict.fromkeys(chosen))
 
 
@@ -321,11 +326,10 @@ def report(outcomes: list[Outcome]) -> dict[str, Any]:
 def main(argv: list[str] | None = None) -> int:
     """Run a sweep; exit 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--url", default=URL, help="store; {place} stands for the folder of the case"
-    )
+    stores.add_argument(parser)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--full", action="store_true", help="every point, not a sample")
+    parser.add_argument("--each", type=int, default=3, help="cases of each name in the sample")
     parser.add_argument(
         "--play", action="append", choices=sorted(PLAYS), help="only this (may be repeated)"
     )
@@ -342,11 +346,13 @@ def main(argv: list[str] | None = None) -> int:
             for name, variants in PLAYS.items()
             if name in (options.play or PLAYS)
         }
-        cases, expected = plan(options.url, root, plays)
-        if options.point:
-            cases = [c for c in cases if options.point in {str(c.point), c.point and c.point.name}]
-        chosen = cases if options.full or options.point else sample(cases)
-        found = report(sweep(chosen, expected, options.url, root, options.jobs))
+        with stores.chosen(options) as url:
+            cases, expected = plan(url, root, plays)
+            if options.point:
+                wanted = {options.point}
+                cases = [c for c in cases if c.point and wanted & {str(c.point), c.point.name}]
+            chosen = cases if options.full or options.point else sample(cases, options.each)
+            found = report(sweep(chosen, expected, url, root, options.jobs))
     finally:
         if not options.keep:
             shutil.rmtree(root, ignore_errors=True)
@@ -359,7 +365,8 @@ def main(argv: list[str] | None = None) -> int:
             f"\n== {each['case']}\n{each['logs']}\n" + "\n".join(each["differences"]) + "\n"
         )
     sys.stdout.write(
-        f"sweep: {len(found['names'])} names, {found['points']} points; {found['cases']} cases, "
+        f"sweep on {options.store}: {len(found['names'])} names, {found['points']} points; "
+        f"{found['cases']} cases, "
         f"{found['kills']} kills, {len(found['not_reached'])} not reached, "
         f"{len(found['differences'])} with differences; median {found['seconds_median']} s, "
         f"longest {found['seconds_max']} s each; {found['seconds']} s in all\n"

@@ -178,11 +178,10 @@ class _Lane:
 
     async def settle(self, call: Call) -> None:
         """Serve a call and resolve its future."""
-        probe = self._services.probe
         try:
-            probe(f"store.{call.name}.before")
+            self._reach(call, "before")
             rows = await self._execute(call)
-            probe(f"store.{call.name}.after")
+            self._reach(call, "after")
         except Exception as error:  # noqa: BLE001  # handed to whoever waits
             if not call.future.done():
                 call.future.set_exception(error)
@@ -190,6 +189,11 @@ class _Lane:
         else:
             if not call.future.done():
                 call.future.set_result(rows)
+
+    def _reach(self, call: Call, moment: str) -> None:
+        """Tell the probe of a write; a read that is killed leaves nothing to look at."""
+        if call.is_write:
+            self._services.probe(f"store.{call.name}.{moment}")
 
     async def _execute(self, call: Call) -> Any:
         pause_s = RETRY_PAUSE_S

@@ -301,7 +301,9 @@ class PostgresStore:
         """Run `body` in a transaction and commit it with its append; see `Store.transact`."""
         self._now_open()
         async with self._sessions:
-            outcome = await _transaction.transact(self._options, body, run_id=run_id, token=token)
+            outcome = await _transaction.transact(
+                self._options, body, run_id=run_id, token=token, probe=self._services.probe
+            )
         self._tell(NOTIFY_LATER_S)
         return outcome
 

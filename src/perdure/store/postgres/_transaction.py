@@ -85,6 +85,7 @@ async def transact(
     *,
     run_id: RunId,
     token: int,
+    probe: Callable[[str], None],
 ) -> AppendOutcome:
     """Open a transaction, check the fence, run `body`, apply its append, commit.
 
@@ -92,6 +93,8 @@ async def transact(
         CommitUncertain: the connection broke at the commit, and the server can't be asked.
         StoreError: it was rolled back.
     """
+    # crash-point: store.transact.before
+    probe("store.transact.before")
     connection = await connect(options, plain=True)
     try:
         fenced = await _begin(connection, options, run_id, token)
@@ -107,9 +110,12 @@ async def transact(
             raise UsageError(msg, run_id=run_id)
         if transaction.failure is not None:
             raise transaction.failure  # a body that hides an error would commit half of its work
-        return await _commit(connection, options, item)
+        outcome = await _commit(connection, options, item, probe)
     finally:
         await connection.close()  # rolls back what was not committed
+    # crash-point: store.transact.after
+    probe("store.transact.after")
+    return outcome
 
 
 async def _begin(
@@ -140,7 +146,9 @@ async def _fence(
     return Fenced(token=found, holder=holder, last_seq=last_seq)
 
 
-async def _commit(connection: Connection, options: PostgresOptions, item: Append) -> AppendOutcome:
+async def _commit(
+    connection: Connection, options: PostgresOptions, item: Append, probe: Callable[[str], None]
+) -> AppendOutcome:
     try:
         await connection.execute("SELECT set_config('perdure.guard', 'off', true)")
         async with connection.cursor(binary=True) as cursor:
@@ -149,6 +157,8 @@ async def _commit(connection: Connection, options: PostgresOptions, item: Append
             refused = await cursor.fetchall()
         if refused:
             return queries.refusal(refused[0])
+        # crash-point: store.transact.during
+        probe("store.transact.during")
         await connection.execute("COMMIT")
     except IdleInTransactionSessionTimeout as error:
         raise silent(options) from error
