@@ -14,7 +14,8 @@ from rich.console import Console
 
 from bench import machine, plan, report
 from bench.figures import as_json
-from bench.peers import SYSTEMS, Peer, PeerMissing
+from bench.peers import ON_POSTGRES, SYSTEMS, Peer, PeerMissing
+from bench.places import PlaceMissing, PostgresPlace
 from bench.rounds import FULL, QUICK, Rounds
 
 
@@ -26,9 +27,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=plan.PARTS,
+        choices=[*plan.PARTS, *plan.GROUPS],
         metavar="PART",
-        help=f"measure this part only; may be repeated: {', '.join(plan.PARTS)}",
+        help="measure this part only; may be repeated: "
+        f"{', '.join(plan.PARTS)}; sqlite and postgres are all parts of that store",
     )
     parser.add_argument(
         "--folder",
@@ -40,15 +42,44 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def asked_parts(options: argparse.Namespace) -> list[str]:
+    asked = options.only or list(plan.GROUPS)
+    return list(dict.fromkeys(part for name in asked for part in plan.GROUPS.get(name, [name])))
+
+
 @contextmanager
-def started_peers(folder: Path, *, wanted: bool) -> Iterator[tuple[list[Peer], dict[str, str]]]:
+def started_postgres(
+    folder: Path, parts: list[str], *, peers: bool
+) -> Iterator[tuple[PostgresPlace | None, dict[str, str]]]:
+    """Start a server if it is needed; yield it, or why there is none."""
+    if not peers and not any(part in plan.POSTGRES_PARTS for part in parts):
+        yield None, {}
+        return
+    try:
+        place = PostgresPlace(folder)
+    except PlaceMissing as error:
+        yield None, {"postgres": str(error)}
+        return
+    try:
+        yield place, {}
+    finally:
+        place.close()
+
+
+@contextmanager
+def started_peers(
+    folder: Path, postgres: PostgresPlace | None, *, wanted: bool
+) -> Iterator[tuple[list[Peer], dict[str, str]]]:
     """Start the other systems; yield those that work, and why others do not."""
     peers: list[Peer] = []
     skipped: dict[str, str] = {}
     with ExitStack() as stack:
         for system in SYSTEMS if wanted else ():
+            if system in ON_POSTGRES and postgres is None:
+                skipped[system] = "there is no PostgreSQL server"
+                continue
             try:
-                peer = Peer(system, folder)
+                peer = Peer(system, folder, postgres.server.dsn() if postgres else "")
             except PeerMissing as error:
                 skipped[system] = str(error)
             else:
@@ -59,14 +90,17 @@ def started_peers(folder: Path, *, wanted: bool) -> Iterator[tuple[list[Peer], d
 
 def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     size = QUICK if options.quick else FULL
-    parts = options.only or list(plan.PARTS)
+    parts = asked_parts(options)
     before = machine.load()
     with (
         tempfile.TemporaryDirectory(prefix="bench-", dir=options.folder) as name,
-        started_peers(Path(name), wanted=options.peers) as (peers, skipped),
+        started_postgres(Path(name), parts, peers=options.peers) as (postgres, missing),
+        started_peers(Path(name), postgres, wanted=options.peers) as (peers, skipped),
     ):
-        rounds = Rounds(Path(name), size, parts=parts, peers=peers)
-        for system, why in skipped.items():
+        if postgres is None:
+            parts = [part for part in parts if part not in plan.POSTGRES_PARTS]
+        rounds = Rounds(Path(name), size, parts=parts, postgres=postgres, peers=peers)
+        for system, why in (missing | skipped).items():
             console.print(f"[bold red]SKIPPED: {system}: {why}")
 
         def told(number: int, of: int) -> None:
@@ -75,11 +109,13 @@ def measure(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         asyncio.run(rounds.run(told))
         return {
             "format": report.FORMAT,
-            "machine": machine.describe(Path(name)),
+            "machine": machine.describe(Path(name))
+            | {"postgres": postgres.version() if postgres else ""},
             "load": {"before": before, "after": machine.load()},
             "quick": options.quick,
             "rounds": size.rounds,
             "parts": parts,
+            "skipped": missing,
             "figures": [as_json(figure, rounds.figures) for figure in rounds.figures.values()],
             "peers": {
                 "versions": {peer.system: peer.versions for peer in peers},

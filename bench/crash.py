@@ -1,4 +1,4 @@
-"""How long a run rests after its process was killed."""
+"""How long a run rests after its process was killed, or its host was lost."""
 
 import asyncio
 import os
@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench import crash_worker, machine
 from bench.crash_worker import Trial, graph, read
+from bench.proxy import Proxy
 from perdure import Runtime
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,12 +20,13 @@ WAIT_S = 30.0
 
 
 class Trials:
-    """Workers over one database, which are killed in the middle of a node."""
+    """Workers over one store, which are killed in the middle of a node."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str, name: str = "crash") -> None:
+        """Use the store; notes are made in the folder under the name."""
         self._folder = folder
-        self.database = folder / "crash.db"
-        self.notes = folder / "crash.txt"
+        self._url = url
+        self.notes = folder / f"{name}.txt"
         self.workers: dict[int, subprocess.Popen[bytes]] = {}
         self.trial = 0
 
@@ -52,15 +55,40 @@ class Trials:
         opened_ns = next(ns for pid, ns in read(self.notes, "opened", 0) if pid == started)
         return (again_ns - opened_ns) / 1e9
 
+    async def lost(self, url_through: Callable[[int], str], port: int, ttl_s: float) -> float:
+        """Return the seconds from the loss of a worker's host to the node running again in a peer.
+
+        The host is lost as with its power: nothing is sent from then on, and nothing is closed, so
+        that the server holds its connections and its locks.
+
+        Args:
+            url_through: the URL of the store, with a port.
+            port: the server's.
+            ttl_s: how long leases last.
+        """
+        proxy = Proxy("127.0.0.1", port)
+        far = await self.start_worker(url=url_through(await proxy.start()), ttl_s=ttl_s)
+        try:
+            await self._begin()
+            await self._noted("begun", self.trial, 1)
+            await self.start_worker(ttl_s=ttl_s)
+            cut_ns = time.monotonic_ns()
+            proxy.cut()
+            _, again_ns = await self._noted("begun", self.trial, 2)
+        finally:
+            self.kill(far)
+            await proxy.close()
+        return (again_ns - cut_ns) / 1e9
+
     async def _begin(self) -> None:
         self.trial += 1
-        async with Runtime.open(
-            f"sqlite:///{self.database}", graphs=[graph], worker=False
-        ) as runtime:
+        async with Runtime.open(self._url, graphs=[graph], worker=False) as runtime:
             await runtime.start(graph, Trial(self.trial, str(self.notes)))
 
-    async def start_worker(self, wait_for: str = "ready") -> int:
-        worker = self._spawn()
+    async def start_worker(
+        self, wait_for: str = "ready", *, url: str | None = None, ttl_s: float | None = None
+    ) -> int:
+        worker = self._spawn(url or self._url, ttl_s)
         self.workers[worker.pid] = worker
         deadline_s = time.monotonic() + WAIT_S
         while worker.pid not in {pid for pid, _ in read(self.notes, wait_for, 0)}:
@@ -68,9 +96,10 @@ class Trials:
             await asyncio.sleep(0.005)
         return worker.pid
 
-    def _spawn(self) -> "subprocess.Popen[bytes]":
+    def _spawn(self, url: str, ttl_s: float | None) -> "subprocess.Popen[bytes]":
+        more = [] if ttl_s is None else [f"{ttl_s:g}"]
         return subprocess.Popen(
-            [sys.executable, "-m", crash_worker.__name__, str(self.database), str(self.notes)],
+            [sys.executable, "-m", crash_worker.__name__, url, str(self.notes), *more],
             cwd=ROOT,
             env=machine.environment(self._folder),
         )

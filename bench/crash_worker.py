@@ -1,8 +1,9 @@
-"""A worker that is killed: `python -m bench.crash_worker DATABASE NOTES`.
+"""A worker that is killed: `python -m bench.crash_worker URL NOTES [TTL]`.
 
 It notes "opened" before it opens the store, "ready" when it works, and "begun" when the node
 begins, each with its process id and the monotonic clock, which all processes of a host share. The
-node then works (sleeps), until another process has noted that it began, too.
+node then works (sleeps), until another process has noted that it began, too. TTL: seconds that its
+leases last.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perdure import END, START, Graph, Runtime
+from perdure import END, START, Graph, Runtime, WorkerSettings
 
 WORK_S = 120.0
 
@@ -58,12 +59,19 @@ graph.edge(START, "work")
 graph.edge("work", END)
 
 
-async def main(database: str, notes: Path) -> None:
+def settings(ttl_s: float | None) -> WorkerSettings:
+    """Return the usual settings, or those of a lease of so many seconds."""
+    if ttl_s is None:
+        return WorkerSettings()
+    return WorkerSettings(lease_ttl_s=ttl_s, heartbeat_s=ttl_s / 3)
+
+
+async def main(url: str, notes: Path, ttl_s: float | None = None) -> None:
     note(notes, "opened", 0)
-    async with Runtime.open(f"sqlite:///{database}", graphs=[graph]):
+    async with Runtime.open(url, graphs=[graph], worker=settings(ttl_s)):
         note(notes, "ready", 0)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), *map(float, sys.argv[3:])))

@@ -1,8 +1,8 @@
 """The floors: what the machine itself takes for the least that could be done.
 
-They use the driver, the page size and the settings of Perdure's SQLite store, and write a row of
-the size of a small step. `delay_s` stands for a slow disk: a sleep after each commit, as the
-store's `flush_delay_ms` does.
+They use the driver and the settings of Perdure's stores, and write a row of the size of a small
+step. `delay_ms` stands for a slow disk: with SQLite a sleep after each commit, with PostgreSQL the
+server's `commit_delay`, as the stores' `flush_delay_ms` does.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import apsw
+import psycopg
 
 ROW_BYTES = 200
 """About what the record of a small step takes."""
@@ -24,9 +25,9 @@ def _open(path: Path) -> apsw.Connection:
     return db
 
 
-def commits(folder: Path, count: int, *, rows: int = 1, delay_s: float = 0.0) -> float:
+def sqlite_commits(folder: Path, count: int, *, rows: int = 1, delay_ms: float = 0.0) -> float:
     """Return the seconds that one commit of so many rows takes: the mean over `count` commits."""
-    path = folder / f"floor-{rows}-{delay_s}.db"
+    path = folder / f"floor-{rows}-{delay_ms}.db"
     db = _open(path)
     try:
         first = db.execute("select coalesce(max(seq), 0) from row").get + 1
@@ -39,11 +40,35 @@ def commits(folder: Path, count: int, *, rows: int = 1, delay_s: float = 0.0) ->
                 [(f"run-{row:02d}", commit, body) for row in range(rows)],
             )
             db.execute("commit")
-            if delay_s:
-                time.sleep(delay_s)
+            if delay_ms:
+                time.sleep(delay_ms / 1000)
         return (time.perf_counter() - started_s) / count
     finally:
         db.close()
+
+
+def postgres_commits(dsn: str, count: int, *, rows: int = 1, delay_ms: float = 0.0) -> float:
+    """Return the same with PostgreSQL: a prepared statement and a round trip for each commit."""
+    with psycopg.connect(dsn, autocommit=True) as db:
+        db.execute("SET synchronous_commit = on")
+        if delay_ms:
+            db.execute("SELECT set_config('commit_delay', %s, false)", (str(int(delay_ms * 1000)),))
+            db.execute("SET commit_siblings = 0")
+        db.execute("CREATE TABLE IF NOT EXISTS floor (run text, seq bigint, body bytea, "
+                   "PRIMARY KEY (run, seq))")  # fmt: skip
+        found = db.execute("SELECT coalesce(max(seq), 0) FROM floor").fetchone()
+        first = 1 + int(found[0] if found else 0)
+        runs, bodies = [f"run-{row:02d}" for row in range(rows)], [b"x" * ROW_BYTES] * rows
+        insert = (
+            "INSERT INTO floor SELECT r, %s, b FROM unnest(%b::text[], %b::bytea[]) AS x(r, b)"
+            if rows > 1
+            else "INSERT INTO floor (seq, run, body) VALUES (%s, %b, %b)"
+        )
+        what = (runs, bodies) if rows > 1 else (runs[0], bodies[0])
+        started_s = time.perf_counter()
+        for commit in range(first, first + count):
+            db.execute(insert, (commit, *what), prepare=True)
+        return (time.perf_counter() - started_s) / count
 
 
 async def plain_steps(count: int) -> float:

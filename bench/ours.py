@@ -3,10 +3,9 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from bench import wal
+from bench.places import Place
 from perdure import END, START, Context, Graph, Runtime, effect
 
 STEPS_MAX = 1_000_000
@@ -58,44 +57,54 @@ acting.branch("step", _more, targets=["step", END])
 
 @dataclass(frozen=True)
 class Cost:
-    """What some steps took: seconds by the clock and by the process's CPUs, each per step."""
+    """Seconds per step: by the clock, by the CPUs of this process and by those of the server."""
 
     wall_s: float
     cpu_s: float
+    server_s: float = 0.0
 
 
-def open_runtime(folder: Path, *, delay_ms: float = 0.0) -> Runtime:
-    """Return a runtime over a database of its own in the folder."""
-    option = f"?flush_delay_ms={delay_ms:g}" if delay_ms else ""
-    path = folder / f"perdure-{delay_ms:g}.db"
-    return Runtime.open(f"sqlite:///{path}{option}", graphs=[loop, acting])
+class Meter:
+    """Counts from when it was made."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._server_s = place.server_cpu_s()
+        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
+
+    def cost(self, steps: int) -> Cost:
+        """Return what each of so many steps took."""
+        wall_s, cpu_s = time.perf_counter() - self._wall_s, time.process_time() - self._cpu_s
+        server_s = self._place.server_cpu_s() - self._server_s
+        return Cost(wall_s / steps, cpu_s / steps, server_s / steps)
 
 
-async def sequence(runtime: Runtime, graph: Any, steps: int) -> Cost:
+def name_of(delay_ms: float) -> str:
+    """Return the name of the store that works with this delay."""
+    return f"perdure-{delay_ms:g}"
+
+
+def open_runtime(place: Place, *, delay_ms: float = 0.0) -> Runtime:
+    """Return a runtime over a store of its own at the place."""
+    url = place.url(name_of(delay_ms), delay_ms=delay_ms)
+    return Runtime.open(url, graphs=[loop, acting])
+
+
+async def sequence(place: Place, runtime: Runtime, graph: Any, steps: int) -> Cost:
     """Measure one run, from before its start to its result."""
-    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    meter = Meter(place)
     run = await runtime.start(graph, Counter(left=steps))
     await run.result()
-    return Cost((time.perf_counter() - wall_s) / steps, (time.process_time() - cpu_s) / steps)
+    return meter.cost(steps)
 
 
-async def at_once(runtime: Runtime, runs: int, steps: int) -> Cost:
+async def at_once(place: Place, runtime: Runtime, runs: int, steps: int) -> Cost:
     """Measure many runs, from before the first start to the last result."""
 
     async def one() -> None:
         run = await runtime.start(loop, Counter(left=steps))
         await run.result()
 
-    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    meter = Meter(place)
     await asyncio.gather(*(one() for _ in range(runs)))
-    count = runs * steps
-    return Cost((time.perf_counter() - wall_s) / count, (time.process_time() - cpu_s) / count)
-
-
-async def log_bytes(runtime: Runtime, database: Path, runs: int, steps: int) -> float:
-    """Return the bytes of the write-ahead log per step of many runs; starts and ends included."""
-    await at_once(runtime, 1, 1)
-    with wal.held(database):
-        before = wal.look(database)
-        await at_once(runtime, runs, steps)
-        return wal.written(before, wal.look(database)) / (runs * steps)
+    return meter.cost(runs * steps)

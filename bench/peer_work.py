@@ -1,4 +1,4 @@
-"""The same small work on another system: `python peer_work.py SYSTEM FOLDER`.
+"""The same small work on another system: `python peer_work.py SYSTEM FOLDER DSN`.
 
 Reads a line "KIND COUNT" from standard input, does that work once, and answers with a line of JSON:
 seconds by the clock and by the CPUs of this process, each per step. Kinds: "sequence" (one run of
@@ -10,8 +10,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import metadata
 from itertools import count
 from pathlib import Path
@@ -77,9 +78,27 @@ def langgraph_sqlite(folder: Path) -> tuple[Work, Work]:
 
 def dbos_sqlite(folder: Path) -> tuple[Work, Work]:
     """DBOS on SQLite, as shipped."""
+    return _dbos(f"sqlite:///{folder}/dbos.db")
+
+
+def dbos_postgres(folder: Path) -> tuple[Work, Work]:
+    """DBOS on PostgreSQL, as shipped, in a database of its own."""
+    del folder
+    return _dbos(_own_database("dbos"))
+
+
+def _own_database(name: str) -> str:
+    import psycopg
+
+    dsn = sys.argv[3]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return dsn.rpartition("/")[0] + f"/{name}"
+
+
+def _dbos(url: str) -> tuple[Work, Work]:
     from dbos import DBOS
 
-    url = f"sqlite:///{folder}/dbos.db"
     DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR",
                  "run_admin_server": False})  # fmt: skip
 
@@ -105,10 +124,58 @@ def dbos_sqlite(folder: Path) -> tuple[Work, Work]:
     return sequence, at_once
 
 
+def _counted(left: int) -> dict[str, Any]:
+    return {"left": left - 1, "note": NOTE}
+
+
+def _absurd_steps(params: Any, context: Any) -> Any:
+    left = params["left"]
+    while left > 0:
+        left = context.step("step", partial(_counted, left))["left"]
+    return {"left": left}
+
+
+def absurd(folder: Path) -> tuple[Work, Work]:
+    """Absurd with its own schema; 16 threads, each a worker with a connection of its own.
+
+    Each claims its share of the runs, one after the other, instead of polling each quarter of a
+    second: neither a start nor an end waits for a poll.
+    """
+    del folder
+    import psycopg
+    from absurd_sdk import Absurd
+    from absurdctl import BUNDLED_SCHEMA_SQL
+
+    url = _own_database("absurd")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(BUNDLED_SCHEMA_SQL.encode())
+    workers = [Absurd(url) for _ in range(16)]
+    for worker in workers:
+        worker.register_task("steps")(_absurd_steps)
+    workers[0].create_queue("default")
+
+    def run(steps: int, each: Sequence[int]) -> None:
+        ids = [workers[0].spawn("steps", {"left": steps})["task_id"] for _ in range(sum(each))]
+        with ThreadPoolExecutor(len(each)) as pool:
+            list(pool.map(_absurd_share, workers, each))
+        states = {workers[0].fetch_task_result(task_id).state for task_id in ids}
+        assert states == {"completed"}, states
+
+    share = len(workers)
+    return lambda steps: run(steps, [1]), lambda runs: run(RUN_STEPS, [runs // share] * share)
+
+
+def _absurd_share(worker: Any, runs: int) -> None:
+    for _ in range(runs):
+        worker.work_batch()
+
+
 SYSTEMS = {
     "langgraph": (langgraph_none, ("langgraph",)),
     "langgraph-sqlite": (langgraph_sqlite, ("langgraph", "langgraph-checkpoint-sqlite")),
     "dbos-sqlite": (dbos_sqlite, ("dbos",)),
+    "dbos-postgres": (dbos_postgres, ("dbos",)),
+    "absurd": (absurd, ("absurd-sdk", "absurdctl")),
 }
 
 

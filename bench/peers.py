@@ -14,7 +14,12 @@ SYSTEMS = {
     "langgraph": "LangGraph, nothing kept",
     "langgraph-sqlite": "LangGraph, SqliteSaver, sync",
     "dbos-sqlite": "DBOS on SQLite",
+    "dbos-postgres": "DBOS on PostgreSQL",
+    "absurd": "absurd on PostgreSQL",
 }
+
+ON_POSTGRES = {"dbos-postgres", "absurd"}
+"""Those that work on the server that Perdure is measured on."""
 
 
 class PeerMissing(Exception):
@@ -24,8 +29,8 @@ class PeerMissing(Exception):
 class Peer:
     """A process that does the work on request."""
 
-    def __init__(self, system: str, folder: Path) -> None:
-        """Start it.
+    def __init__(self, system: str, folder: Path, dsn: str = "") -> None:
+        """Start it; `dsn` names a database on the server, for those that work on one.
 
         Raises:
             PeerMissing: there is no environment, or the system is not installed in it.
@@ -36,7 +41,7 @@ class Peer:
         self.system = system
         self._errors = (folder / f"{system}.txt").open("w+", encoding="utf-8")
         self._process = subprocess.Popen(
-            [str(PYTHON), str(WORK), system, str(folder)],
+            [str(PYTHON), str(WORK), system, str(folder), dsn],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

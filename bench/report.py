@@ -46,6 +46,7 @@ def show(report: dict[str, Any]) -> None:
     console.print(
         f"{machine['processor']}, {machine['cores']} cores, {machine['system']}, "
         f"{machine['file_system']}; Python {machine['python']}, SQLite {machine['sqlite']}"
+        + (f", PostgreSQL {machine['postgres']}" if machine["postgres"] else "")
     )
     load = report["load"]
     console.print(f"load over one minute: {load['before']:.2f} before, {load['after']:.2f} after")
@@ -70,12 +71,15 @@ def show(report: dict[str, Any]) -> None:
         previous = room
         table.add_row(title, *_row(figure))
     console.print(table)
-    for system, why in report["peers"]["skipped"].items():
+    for system, versions in report["peers"]["versions"].items():
+        names = ", ".join(f"{name} {version}" for name, version in versions.items())
+        console.print(f"{system}: {names}")
+    for system, why in (report["skipped"] | report["peers"]["skipped"]).items():
         console.print(f"[bold red]NOT MEASURED: {system}: {why}")
 
 
 def _room(name: str) -> str:
-    return ".".join(name.split(".")[: 2 if name.startswith("peers.") else 1])
+    return ".".join(name.split(".")[: 2 if name.startswith(("peers.", "postgres.")) else 1])
 
 
 def _row(figure: dict[str, Any]) -> tuple[str, ...]:

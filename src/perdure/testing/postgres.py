@@ -63,7 +63,10 @@ class PostgresServer:
         self.data = self.folder / "data"
         self.port = 0
         self._settings = settings or {}
-        self._user = _unprivileged(self.folder, self._bin) if os.geteuid() == 0 else None
+        self._as: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            user, group = _unprivileged(self.folder, self._bin)
+            self._as = {"user": user, "group": group, "extra_groups": ()}
 
     def __enter__(self) -> Self:
         try:
@@ -150,7 +153,7 @@ class PostgresServer:
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(  # noqa: S603  # programs of the server, arguments of our own
             [str(self._bin / program), *arguments],
-            user=self._user,
+            **self._as,
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if program != "pg_ctl" else subprocess.DEVNULL,
@@ -165,8 +168,8 @@ class PostgresServer:
             raise RuntimeError(msg)
 
 
-def _unprivileged(folder: Path, programs: Path) -> int:
-    """Return a user for the server, let into the folder: it refuses to run as root."""
+def _unprivileged(folder: Path, programs: Path) -> tuple[int, int]:
+    """Return a user and a group for the server, let into the folder: it refuses to run as root."""
     import pwd  # noqa: PLC0415  # POSIX, for root only
 
     user = pwd.getpwnam("nobody")
@@ -177,7 +180,7 @@ def _unprivileged(folder: Path, programs: Path) -> int:
         if not path.stat().st_mode & 0o001:
             path.chmod(path.stat().st_mode | 0o001)
     os.chown(folder, user.pw_uid, user.pw_gid)
-    return user.pw_uid
+    return user.pw_uid, user.pw_gid
 
 
 class GivenServer:
