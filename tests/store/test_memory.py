@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from perdure.clock import system_services
@@ -26,6 +27,13 @@ class TestMemoryStore(StoreConformance):
         assert isinstance(store, MemoryStore)
         frames = store._tables.frames
         frames[run_id] = tuple(f for f in frames[run_id] if f.first_seq != first_seq)
+
+    async def put_body(self, store: Store, run_id: str, first_seq: int, body: bytes) -> None:
+        frames = store._tables.frames
+        frames[run_id] = tuple(
+            msgspec.structs.replace(f, body=body) if f.first_seq == first_seq else f
+            for f in frames[run_id]
+        )
 
 
 async def test_named_stores_are_shared_and_private_ones_are_not():

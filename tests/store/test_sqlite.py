@@ -29,3 +29,16 @@ class TestSqliteStore(StoreConformance):
             (first_seq, run_id),
         )
         db.close()
+
+    async def put_body(self, store: Store, run_id: str, first_seq: int, body: bytes) -> None:
+        db = apsw.Connection(str(store._options.path))
+        db.execute(
+            "UPDATE perdure_frames SET body = ? WHERE first_seq = ? "
+            "AND run_no = (SELECT run_no FROM perdure_runs WHERE run_id = ?)",
+            (body, first_seq, run_id),
+        )
+        db.close()
+
+    @pytest.fixture
+    def crash_url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path}/store.db"

@@ -12,8 +12,8 @@ Subclass `StoreConformance` in a test file, declare the capabilities, and give a
 
 `make_store()` returns an unopened store object; each call within a test names the same store. A
 rule that needs a capability that is not declared is skipped with a reason that begins with `gap:`,
-never silently. A store that has a back door overrides `lose_frame`. Needs pytest and
-pytest-asyncio.
+never silently. A store that has a back door overrides `lose_frame` and `put_body`; one that other
+processes can open overrides the fixture `crash_url`. Needs pytest and pytest-asyncio.
 """
 
 from collections.abc import AsyncIterator
@@ -22,6 +22,7 @@ import pytest
 import pytest_asyncio
 
 from perdure.store.api import Store
+from perdure.testing._conformance_crash import CrashRules, DamageRules
 from perdure.testing._conformance_messages import AskRules, EffectRules, MailRules
 from perdure.testing._conformance_orders import (
     LimitRules,
@@ -51,6 +52,8 @@ class StoreConformance(
     AskRules,
     EffectRules,
     RepeatRules,
+    CrashRules,
+    DamageRules,
     WatchRules,
     ManyObjectRules,
     TransactionRules,

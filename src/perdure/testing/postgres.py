@@ -49,15 +49,20 @@ class PostgresServer:
     """A server of its own in a new folder, on a unix socket and a loopback port."""
 
     def __init__(
-        self, folder: Path | None = None, *, settings: dict[str, str] | None = None
+        self,
+        folder: Path | None = None,
+        *,
+        programs: Path | None = None,
+        settings: dict[str, str] | None = None,
     ) -> None:
         """Prepare a server; `start` makes it.
 
         Args:
             folder: an existing folder for its data, on a real disk; None: a temporary one.
+            programs: folder with `initdb` and `pg_ctl`; None: see `binaries`.
             settings: lines of its configuration.
         """
-        self._bin = binaries()
+        self._bin = programs or binaries()
         self._is_temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="perdure-postgres-"))
         self.data = self.folder / "data"
