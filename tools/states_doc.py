@@ -24,7 +24,10 @@ refused as an error (`InvariantBroken`), and nothing is written.
 
 RUN = """\
 `claim` gives the run to a worker, with a new fencing token. A run that waits, or that needs a
-decision, is held by nobody; `wake` makes it claimable and leaves it where it is."""
+decision, is held by nobody; `wake` makes it claimable and leaves it where it is. A run that a
+limit over all workers keeps back is `pending` (or `waiting`, woken) as before; that it is kept back
+is no state, as the next claim may take it. A run of a graph version that nobody executes is parked
+(`claim`, then `park`) and claimed again by a worker of that version."""
 
 EFFECT = """\
 Kinds that others can see (`keyed`, `lookup`, `once`) begin as intended. The other kinds keep no

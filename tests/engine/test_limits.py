@@ -1,5 +1,6 @@
 """Limits over all workers: several runtimes on one store, on virtual time."""
 
+import random
 from collections import Counter
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from perdure import RunStatus
 from perdure.engine.outlook import outlook_of
 from perdure.errors import NotFound, SettingInvalid
+from perdure.store.api import RunQuery
 from tests.engine.one_node import one_node
 
 
@@ -150,3 +152,46 @@ async def test_removed_limit_lets_the_rest_begin(clock, open_workers):
         await clock.sleep(1)
         assert gauge.now == 6
         await finished(workers[0], 6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_workers_that_vanish_take_no_place_with_them(clock, open_workers, seed):
+    rng = random.Random(seed)  # noqa: S311  # repeatable, not secret
+    gauge = Gauge(clock, hold_s=7.0)
+    async with clock.autojump():
+        graph = one_node(gauge, "g")
+        workers = await open_workers(4, graph)
+        await workers[0].set_limit(graph="g", concurrency=3)
+        await workers[0].set_limit(tenant="*", concurrency=2)
+        seen = []
+        for runtime in workers:
+            _watch(runtime, seen)
+        for n in range(30):
+            await workers[n % 4].start("g", tenant=rng.choice("tuv"))
+        for victim in workers[1:3]:
+            await clock.sleep(rng.uniform(1, 20))
+            _vanish(victim.worker)
+        await finished(workers[0], 30)
+    assert max(total for total, _most in seen) == 3
+    assert max(most for _total, most in seen) == 2
+
+
+def _watch(runtime, seen):
+    """Note after every claim how many runs are running, in all and of one tenant at most."""
+    store, claim = runtime.engine.store, runtime.engine.store.claim
+
+    async def watched(*args, **kwargs):
+        rows = await claim(*args, **kwargs)
+        running = await store.find_runs(RunQuery(statuses=(RunStatus.RUNNING,)))
+        tenants = Counter(row.tenant for row in running)
+        seen.append((len(running), max(tenants.values(), default=0)))
+        return rows
+
+    store.claim = watched
+
+
+def _vanish(worker):
+    """End a worker as its host's power would: nothing is released, nothing is said."""
+    for task in [*worker._loops, *(task for _row, _execution, task in worker._held.values())]:
+        task.cancel()
+    worker._loops, worker.is_draining = [], True

@@ -149,6 +149,20 @@ async def test_paused_resumed_replaced_removed(clock, open_workers):
                 await gone("s")
 
 
+async def test_added_again_it_goes_on(clock, open_workers):
+    async with clock.autojump():
+        [asking] = await open_workers(1, GRAPH, worker=False)
+        await asking.schedule("s", GRAPH, cron="0 * * * *")
+        clock.jump_wall(HOUR + 60)
+        again = await asking.schedule("s", GRAPH, {"results": ["x"]}, cron="0 * * * *")
+        assert again.next_at == dt.datetime(2030, 1, 1, 1, tzinfo=dt.UTC), "due, not forgotten"
+        other = await asking.schedule("s", GRAPH, cron="30 * * * *")
+        assert other.next_at == dt.datetime(2030, 1, 1, 1, 30, tzinfo=dt.UTC)
+        await asking.pause_schedule("s")
+        paused = await asking.schedule("s", GRAPH, cron="0 * * * *")
+        assert (paused.is_paused, paused.next_at) == (True, None)
+
+
 async def test_runs_have_what_the_schedule_says(clock, open_workers):
     async with clock.autojump():
         [runtime] = await open_workers(1, GRAPH, **SLOW)

@@ -180,8 +180,10 @@ class Orders:
     ) -> Schedule:
         """Start a run of a graph at each due time, once, whichever workers live then.
 
-        Durable when this returns; a schedule of the same name is replaced. Each run has the start
-        key `schedule:<name>:<due time>`, so that it is started once however many workers fire it.
+        Durable when this returns. A schedule of the same name is replaced: it stays paused if it
+        was, and keeps its next due time where expression and zone are the same, so that a program
+        may add its schedules whenever it starts. Each run has the start key `schedule:<name>:<due
+        time>`, so that it is started once however many workers fire it.
         A run is of the newest version of the graph that a live worker executes then.
 
         Args:
@@ -219,7 +221,7 @@ class Orders:
         for _try in range(_TRIES):
             known = await self._find_schedule(name, tenant)
             before = known.revision if known is not None else 0
-            written = replace(row, revision=max(row.revision, before + 1))
+            written = replace(_gone_on(row, known), revision=max(row.revision, before + 1))
             if await self.engine.store.put_schedule(written, expected=before):
                 self.engine.replan()
                 return _shown(written)
@@ -332,6 +334,27 @@ def _chosen(kind: Any, value: Any, what: str) -> Any:
     except ValueError as error:
         msg = f"{what}={value!r}: must be one of {', '.join(kind)}"
         raise SettingInvalid(msg) from error
+
+
+def _gone_on(row: ScheduleRow, known: ScheduleRow | None) -> ScheduleRow:
+    """Return a schedule with what is true of the one that it replaces.
+
+    A program that adds its schedules whenever it starts must neither lose the due time that came
+    while it was away, nor resume what a person has paused.
+    """
+    if known is None:
+        return row
+    row = replace(
+        row,
+        created_at_us=known.created_at_us,
+        fired_at_us=known.fired_at_us,
+        fired_run=known.fired_run,
+        is_paused=known.is_paused,
+    )
+    if known.is_paused:
+        return replace(row, next_at_us=None)
+    is_same = (row.cron, row.timezone) == (known.cron, known.timezone)
+    return replace(row, next_at_us=known.next_at_us) if is_same else row
 
 
 def _no_schedule(name: str, tenant: str) -> NotFound:
