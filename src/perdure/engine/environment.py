@@ -14,11 +14,11 @@ from perdure.engine.limits import (
     CLOSE_S,
     LEASE_MARGIN_S,
     LEASE_TTL_S,
-    LOOK_PAUSE_S,
     LOOK_S_MAX,
     OUTAGE_S_MAX,
 )
 from perdure.engine.loading import decode_cells, load_checkpoint
+from perdure.engine.lookout import Lookout
 from perdure.engine.patient_store import PatientStore, patient
 from perdure.engine.queue import CommitQueue, StartQueue
 from perdure.errors import GraphInvalid, NotFound, PerdureError, UsageError
@@ -52,7 +52,7 @@ class Environment:
         self.on_lost: Callable[[RunRow, PerdureError], None] = lambda _row, _error: None
         self.on_released: Callable[[RunRow, RunStatus, Failure | None], None] = _ignore
         self.on_ended: Callable[[RunRow, RunStatus, Failure | None, Any], None] = _ignore
-        self.waiters: dict[str, list[asyncio.Future[Any]]] = {}
+        self.lookout = Lookout(store, services.clock)
         self._plans: dict[tuple[str, int], GraphPlan] = {}
         self._functions: dict[Any, GraphPlan] = {}
         self.in_flight: dict[str, asyncio.Future[Any]] = {}
@@ -61,46 +61,9 @@ class Environment:
 
     # -- news --------------------------------------------------------------------------------------
 
-    def add_waiter(self, run_id: str) -> "asyncio.Future[Any]":
-        """Return a future that is told when the run ends, or is parked, in this process."""
-        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.waiters.setdefault(run_id, []).append(waiter)
-        return waiter
-
-    def drop_waiter(self, run_id: str, waiter: "asyncio.Future[Any]") -> None:
-        """Forget a future of `add_waiter`."""
-        waiters = self.waiters.get(run_id, [])
-        if waiter in waiters:
-            waiters.remove(waiter)
-        if not waiters:
-            self.waiters.pop(run_id, None)
-
-    def tell(self, run_id: str, news: Any) -> None:
-        """Tell those who wait for a run."""
-        for waiter in self.waiters.get(run_id, []):
-            if not waiter.done():
-                waiter.set_result(news)
-
-    async def wait_for_end(self, waiter: "asyncio.Future[Any]", mark: int) -> Any:
-        """Return what the waiter is told, or None when the store has changed: look again.
-
-        Most runs end in this process, which tells the waiter. For the others any change of the
-        store is a reason to look, a few times a second at most, however many wait.
-        """
-        looking = asyncio.ensure_future(self._next_look(mark))
-        try:
-            await asyncio.wait({waiter, looking}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            looking.cancel()
-        return waiter.result() if waiter.done() else None
-
-    async def _next_look(self, mark: int) -> None:
-        await self.services.clock.sleep(LOOK_PAUSE_S)
-        await self.store.wait_for_change(LOOK_S_MAX, since=mark)
-
     async def wait_for_news(self, run_id: str, mark: int, after: int) -> None:
         """Return when the run has records above seq `after`, or the store changed since `mark`."""
-        waiter = self.add_waiter(run_id)
+        waiter = self.lookout.add(run_id)
         commits = self.queue.listen(run_id)
         changed = asyncio.ensure_future(self.store.wait_for_change(LOOK_S_MAX, since=mark))
         try:
@@ -109,7 +72,7 @@ class Environment:
             if row is None or row.last_seq <= after:
                 await asyncio.wait({waiter, commits, changed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.drop_waiter(run_id, waiter)
+            self.lookout.drop(run_id, waiter)
             self.queue.drop_listener(run_id, commits)
             changed.cancel()
 

@@ -133,6 +133,9 @@ HAND_BACK_DELAY_S = 0.5
 LOOK_PAUSE_S = 0.1
 """Shortest time between two looks at a run whose end somebody awaits."""
 
+LOOKED_AT_MAX = 1000
+"""Runs that one query looks at for those who wait for their ends."""
+
 LOOK_S_MAX = 3600.0
 """Longest time between two looks when the store tells of no change: a safety net, no poll."""
 

@@ -202,6 +202,7 @@ class Runtime(Orders):
                 await self.worker.drain(window_s)
         finally:
             self.engine.hurry()
+            await self.engine.lookout.close()
             await self.engine.queue.close()
             await self.engine.store.close()
 
@@ -592,7 +593,7 @@ class Runtime(Orders):
     async def _result(self, run_id: str) -> Any:
         """Look at the row, then wait for news of it."""
         while True:
-            waiter = self.engine.add_waiter(run_id)  # before the look, so that no news is missed
+            waiter = self.engine.lookout.add(run_id)  # before the look, so that no news is missed
             try:
                 mark = self.engine.store.change_mark()
                 row = self._held_row(run_id) or await self.read_row(run_id)
@@ -600,9 +601,9 @@ class Runtime(Orders):
                 is_parked = row.status is RunStatus.NEEDS_DECISION and row.ready_at_us is None
                 if row.status.is_final or is_parked:
                     return await self._outcome(row)
-                told = await self.engine.wait_for_end(waiter, mark)
+                told = await self.engine.lookout.wait(waiter, mark)
             finally:
-                self.engine.drop_waiter(run_id, waiter)
+                self.engine.lookout.drop(run_id, waiter)
             if told is not None and told[0] is RunStatus.SUCCEEDED and told[1] is not None:
                 return result_of(self.engine.plan_named(row.graph, row.version), told[1])
 
@@ -637,11 +638,11 @@ class Runtime(Orders):
     def _on_ended(
         self, row: RunRow, status: RunStatus, _failure: Failure | None, values: Any
     ) -> None:
-        self.engine.tell(row.run_id, (status, values))
+        self.engine.lookout.tell(row.run_id, (status, values))
 
     def _on_released(self, row: RunRow, status: RunStatus, _failure: Failure | None) -> None:
         if status is RunStatus.NEEDS_DECISION:
-            self.engine.tell(row.run_id, (status, None))
+            self.engine.lookout.tell(row.run_id, (status, None))
 
 
 def _run_failed(row: RunRow, failure: Failure | None, reason: str) -> RunFailed:

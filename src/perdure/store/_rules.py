@@ -433,6 +433,7 @@ def run_matches(row: RunRow, query: RunQuery) -> bool:
         and query.parent in {None, row.parent}
         and query.holder in {None, row.holder}
         and (row.graph, row.version) not in query.except_graphs
+        and (not query.run_ids or row.run_id in query.run_ids)
         and (query.due_us is None or _is_due(row, query.due_us))
         and (not query.statuses or row.status in query.statuses)
         and (query.before is None or row.run_id < query.before)

@@ -89,6 +89,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
         statuses: any of these; empty: all.
         holder: only runs that this worker holds.
         due_us: only runs whose `ready_at_us` is at or before it.
+        run_ids: only these runs; empty: all.
         except_graphs: only runs of other graphs (name, version) than these.
         before: only runs with a smaller run id (the next page).
         limit: at most this many rows, 1 to 100,000.
@@ -104,6 +105,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
     holder: WorkerId | None = None
     due_us: int | None = None
     except_graphs: tuple[tuple[str, int], ...] = ()
+    run_ids: tuple[RunId, ...] = ()
 
 
 class EffectQuery(msgspec.Struct, frozen=True, kw_only=True):

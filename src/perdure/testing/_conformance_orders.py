@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from perdure.core.room import Room
-from perdure.ids import TenantId, ThreadId
+from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import (
     ALL_TENANTS,
     EACH_TENANT,
@@ -247,6 +247,8 @@ class TakeRules:
         await taken(store, "held", version=2, lease_until_us=T0 + 500)
         await taken(store, "lost", version=2, lease_until_us=T0 + 50)
         await written(store, await taken(store, "ended", version=2), ended())
+        named = RunQuery(run_ids=(RunId("r_due"), RunId("r_none"), RunId("r_held")))
+        assert [row.run_id for row in await store.find_runs(named)] == ["r_held", "r_due"]
         query = RunQuery(due_us=T0 + 100, except_graphs=GRAPHS)
         assert [row.run_id for row in await store.find_runs(query)] == ["r_lost", "r_due"]
         query = RunQuery(due_us=T0 + 100)

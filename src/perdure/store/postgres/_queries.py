@@ -160,6 +160,12 @@ class Filter:
             self._terms.append(f"{column} = %s")
             self.params.append(value)
 
+    def any_of(self, column: str, values: Sequence[str]) -> None:
+        """Require one of the values, unless there are none."""
+        if values:
+            self._terms.append(f"{column} = ANY(%s::text[])")
+            self.params.append(list(values))
+
     def below(self, column: str, value: object) -> None:
         """Require less than the value, unless it is None."""
         if value is not None:
@@ -208,6 +214,7 @@ def find_runs(query: RunQuery) -> tuple[str, list[Any]]:
     found.below("run_id", query.before)
     found.due(query.due_us)
     found.except_graphs(query.except_graphs)
+    found.any_of("run_id", query.run_ids)
     sql = f"SELECT {RUN} FROM @.runs {found.where()} ORDER BY run_id DESC LIMIT %s"
     return sql, [*found.params, rules.limit_of(query.limit)]
 

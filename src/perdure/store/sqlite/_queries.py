@@ -90,6 +90,9 @@ def find_runs(db: apsw.Connection, query: RunQuery) -> list[RunRow]:
         found.term("run_id < ?", query.before)
     if query.due_us is not None:
         found.term("ready_at_us <= ?", query.due_us)
+    if query.run_ids:
+        names = msgspec.json.encode(query.run_ids).decode()
+        found.term("run_id IN (SELECT value FROM json_each(?))", names)
     if query.except_graphs:
         graphs = msgspec.json.encode(query.except_graphs).decode()
         found.term(f"(graph, version) NOT IN ({_PAIRS})", graphs)
