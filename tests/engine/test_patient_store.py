@@ -5,13 +5,16 @@ import contextlib
 import inspect
 
 import pytest
+from msgspec.structs import replace
 
 from perdure import Context, Runtime, WorkerSettings, effect
 from perdure.engine import patient_store
 from perdure.engine.limits import OUTAGE_S_MAX
 from perdure.engine.loading import load_run
 from perdure.engine.patient_store import PatientStore
+from perdure.engine.queue import CommitQueue, RunJournal
 from perdure.errors import CommitUncertain, LeaseLost, StoreUnavailable
+from perdure.model import records as rec
 from perdure.store.api import REMOTE, Store
 from perdure.store.memory import MemoryStore
 from perdure.testing import _store_kit as kit
@@ -185,10 +188,53 @@ async def test_close_does_not_wait_for_the_end_of_an_outage(store, services, act
         assert services.clock.monotonic_s() - before_s < 2 * SETTINGS.drain_window_s + 10
 
 
-async def test_claim_that_is_answered_too_late_is_a_lost_lease(store):
-    await store.open()
-    stale = await kit.taken(store, "a")
-    again = (await kit.claimed(store, kit.OTHER, now_us=kit.T0 + 1000))[0]
-    await kit.written(store, again)
-    with pytest.raises(LeaseLost):
-        await load_run(store, stale)
+async def test_claim_that_is_answered_too_late_is_a_lost_lease(store, services, act):
+    async with (
+        services.clock.autojump(),
+        Runtime.open(store, [act], services=services, worker=False) as desk,
+    ):
+        await desk.start(act, 2)
+        claims = []
+        for name, now_us in (("w_1", kit.FAR), ("w_2", kit.FAR + 2)):
+            until = {"now_us": now_us, "lease_until_us": now_us + 1, "limit": 1}
+            claims += await store.claim(name, desk.engine.graphs(), **until)
+        [first] = await store.read_frames(claims[0].run_id)
+        journal = RunJournal(desk.engine.queue, claims[1], first.hash)
+        journal.add(rec.LeaseTaken(kit.T0, "w_2", 2, 2))
+        await journal.barrier()
+        with pytest.raises(LeaseLost):
+            await load_run(store, claims[0])
+
+
+async def test_late_answer_does_not_replace_what_is_newer(store, services, act, done):
+    async with (
+        services.clock.autojump(),
+        Runtime.open(store, [act], services=services, worker=SETTINGS) as runtime,
+    ):
+        run = await runtime.start(act, 3)
+        row = runtime.worker.held_row(run.id)
+        runtime.worker.execute_fresh(replace(row, token=0), None, leased_s=0.0)
+        assert runtime.worker.held_row(run.id) is row
+        assert await run.result() == 3
+    assert done == [0, 1, 2]
+
+
+async def test_closing_queue_rests_while_a_commit_is_on_its_way(store, services):
+    class Slow(Remote):
+        async def append(self, batch):
+            await services.clock.sleep(5)
+            return await super().append(batch)
+
+    slow = Slow(services)
+    await slow.open()
+    queue = CommitQueue(slow, services.clock)
+    queue.start()
+    rows = [await kit.taken(slow, name) for name in "ab"]
+    journals = [RunJournal(queue, row, b"1" * 32) for row in rows]
+    async with services.clock.autojump():
+        journals[0].add(rec.LeaseTaken(kit.T0, "w", 1, 1))
+        await services.clock.sleep(1)
+        journals[1].add(rec.LeaseTaken(kit.T0, "w", 1, 1))
+        journals[1].fail(LeaseLost("lost meanwhile"))
+        await queue.close()
+    assert services.clock.monotonic_s() == 5

@@ -102,6 +102,11 @@ class RunJournal:
         return self._added
 
     @property
+    def is_pending(self) -> bool:
+        """Whether something of it waits for its commit, or is on its way."""
+        return self.error is None and self._durable < self._added
+
+    @property
     def is_behind(self) -> bool:
         """Whether so much is waiting for its commit that the run should wait too."""
         if self.oldest_s is None:
@@ -243,6 +248,7 @@ class CommitQueue:
         self._listeners: dict[str, list[asyncio.Future[None]]] = {}
         self._store = store
         self._dirty: deque[RunJournal] = deque()
+        self._committing: list[RunJournal] = []
         self._wake: asyncio.Event = asyncio.Event()
         self._flusher: asyncio.Task[None] | None = None
         self.commits = 0
@@ -256,11 +262,15 @@ class CommitQueue:
         """Commit what was added, then stop. Idempotent."""
         if self._flusher is None:
             return
-        while self._dirty and not self._flusher.done():
-            await asyncio.gather(*(self._drained(journal) for journal in list(self._dirty)))
+        # Not those that failed or have nothing left: awaiting them would not wait for the flusher.
+        while not self._flusher.done() and (left := self._pending()):
+            await asyncio.gather(*(self._drained(journal) for journal in left))
         self._flusher.cancel()
         await asyncio.gather(self._flusher, return_exceptions=True)
         self._flusher = None
+
+    def _pending(self) -> list[RunJournal]:
+        return [journal for journal in (*self._committing, *self._dirty) if journal.is_pending]
 
     @staticmethod
     async def _drained(journal: RunJournal) -> None:
@@ -291,6 +301,7 @@ class CommitQueue:
         if not journals:
             return
         batch = [journal.take() for journal in journals]
+        self._committing = journals
         outcomes: Sequence[AppendOutcome | PerdureError]
         try:
             outcomes = await self._store.append(batch)

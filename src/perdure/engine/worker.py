@@ -435,8 +435,8 @@ class Worker:
         plan: GraphPlan | None = None,
     ) -> None:
         before = self._held.get(row.run_id)
-        if before is not None and before[0].token == row.token:
-            return  # a claim and a start whose answers were lost may both find it again
+        if before is not None and before[0].token >= row.token:
+            return  # a claim and a start may both find it again; a late answer tells of the past
         try:
             plan = plan or self._engine.plan_named(row.graph, row.version)
         except NotFound as error:  # claimed by version, so this can't be
