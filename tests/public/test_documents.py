@@ -47,7 +47,7 @@ def test_the_program_of_the_readme_runs(tmp_path):
     assert waiting.returncode == 13, waiting.stderr
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/simulator.md"])
 def test_python_in_documents_is_python(name):
     for block in blocks(name):
         compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -59,3 +59,11 @@ def test_the_report_graph_of_the_guide_runs():
     exec(compile(program, "guide.md", "exec"), from_guide)  # noqa: S102  # our own document
     plan = from_guide["graph"].compile()
     assert set(plan.nodes) == {"research", "write"}
+
+
+def test_the_scenario_of_the_simulator_page_runs(tmp_path):
+    [program] = blocks("docs/simulator.md")
+    (tmp_path / "payments.py").write_text(program, encoding="utf-8")
+    done = python(tmp_path, "payments.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("did invoice 7") == 3

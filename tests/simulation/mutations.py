@@ -106,7 +106,7 @@ def answer_come_again():
         yield
 
 
-@mutation(bound=10)
+@mutation(bound=60)
 def start_come_again():
     """A start that comes again is told that its run exists, not that it holds it."""
     with mock.patch.object(rules, "_is_taken", return_value=False):
@@ -156,7 +156,7 @@ def no_watchdog():
         yield
 
 
-@mutation(bound=10)
+@mutation(bound=60)
 def wake_up_on_release():
     """A run that is released with unread mail is not woken."""
     with mock.patch.object(rules, "unread_wakes", return_value=False):
@@ -207,7 +207,7 @@ def release_without_due_time():
         yield
 
 
-@mutation(bound=10)
+@mutation(bound=60)
 def claim_whose_answer_is_lost():
     """A claim whose answer was lost takes in whatever the worker holds, at any lease."""
 

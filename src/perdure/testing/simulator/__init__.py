@@ -10,6 +10,7 @@ from perdure.testing.simulator._checker import Violation
 from perdure.testing.simulator._default import DefaultScenario
 from perdure.testing.simulator._faults import Faults
 from perdure.testing.simulator._outside import Outside
+from perdure.testing.simulator._seeds import play_seed
 from perdure.testing.simulator._simulation import Report, Simulation, SimulationFailed
 from perdure.testing.simulator._stage import Scenario, Stage
 
@@ -23,4 +24,5 @@ __all__ = [
     "SimulationFailed",
     "Stage",
     "Violation",
+    "play_seed",
 ]

@@ -21,10 +21,13 @@ def main(given: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     logging.getLogger("perdure").setLevel(logging.CRITICAL)  # faults are what this is about
     if options.seed is not None:
-        return _show_one(outcome_of(options.seed, options.events), as_json=options.json)
+        return _show_one(
+            outcome_of(options.seed, scenario=options.scenario, shown=options.events),
+            as_json=options.json,
+        )
     total = Total(faults=Counter(), failures={})
     seeds = range(options.first, options.first + options.seeds)
-    for outcome in outcomes(seeds, options.jobs):
+    for outcome in outcomes(seeds, jobs=options.jobs, scenario=options.scenario):
         total.add(outcome)
         if outcome.failure is not None and not options.json:
             print(f"FAILED: {outcome.failure}\n", flush=True)
@@ -44,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Play the default scenario under faults, one history for each seed.",
     )
     parser.add_argument("--seed", type=int, help="play this seed alone: replays a failure")
+    parser.add_argument("--scenario", help="MODULE:CLASS of your own (the one with everything)")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds (100)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--jobs", type=int, default=1, help="processes that play them (1)")

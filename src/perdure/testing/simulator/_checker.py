@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from perdure.codec import chain_hash, split_frame
+from perdure.codec import chain_hash, decode_record, split_frame
 from perdure.ids import RunId
 from perdure.model import (
     Append,
@@ -18,12 +18,14 @@ from perdure.model import (
     Wait,
     WaitKind,
 )
-from perdure.store import _rules as rules
 from perdure.testing.simulator._hosts import Host
 from perdure.testing.simulator._network import Call
 from perdure.testing.simulator._outside import World
 from perdure.testing.simulator._truth import TruthStore
 from perdure.testing.simulator.limits import BEAT_S_MIN, FORGOTTEN_BEATS
+
+DECIDING = {MailKind.DECISION, MailKind.RETRY, MailKind.CANCEL}
+"""Messages that wake a parked run."""
 
 
 class Violation(Exception):
@@ -104,7 +106,10 @@ class Checker:
                 require(same, f"run {run_id}: two holders under the token {row.token}")
             return
         require(row.token == known.token + 1, f"run {run_id}: a token was left out")
-        require(call.name == "claim", f"run {run_id}: {call.name} took the run")
+        is_taking = call.name in {"claim", "take"}
+        require(is_taking, f"run {run_id}: {call.name} took the run")
+        if known.status is not RunStatus.RUNNING and call.name == "take":
+            return
         ready, now_us = known.ready_at_us, call.kwargs["now_us"]
         is_free = ready is not None and ready <= now_us
         require(is_free, f"run {run_id} was claimed from {known.holder} under a live lease")
@@ -164,7 +169,7 @@ class Checker:
                 or (run_id, row.token) in held
             ):
                 continue
-            # Each failure on the way of the host begins the count anew: it is looking for its runs.
+            # Each claim or start that fails begins the count anew: the host looks for its runs.
             lease = (run_id, row.token, call.host.failures)
             self._missing[lease] += 1
             known = self._missing[lease] < FORGOTTEN_BEATS
@@ -182,13 +187,13 @@ class Checker:
             if mail.mail_id > self._mail_seen.get(row.run_id, 0)
         ]
         if row.status is RunStatus.PENDING:
-            require(rules.is_queued(row.status, row.waits), f"{where}: nobody may claim it")
+            is_queued = any(wait.kind is WaitKind.THREAD for wait in row.waits)
+            require(is_queued, f"{where}: nobody may claim it")
             require(self._has_run_before(row), f"{where}: its turn has come")
             return
         require(row.status is not RunStatus.RUNNING, f"{where}: it has no lease end")
-        require(
-            not rules.unread_wakes(unread, row.status), f"{where}: it was not woken for its mail"
-        )
+        waking = set(MailKind) if row.status is RunStatus.WAITING else DECIDING
+        require(not waking & set(unread), f"{where}: it was not woken for its mail {unread}")
         if row.status is RunStatus.WAITING:
             can_end = any(self._can_end(wait) for wait in row.waits)
             require(can_end, f"{where}: nothing that it waits for can come")
@@ -257,6 +262,9 @@ class Checker:
         tables = self._truth.tables
         for row in tables.runs.values():
             require(row.status.is_final, f"run {row.run_id} ends as {row.status.value}")
+            for frame in tables.frames[row.run_id]:
+                for encoded in split_frame(frame.body):
+                    decode_record(encoded)
         for effect in tables.effects.values():
             what = f"effect {effect.name} of run {effect.run_id} ends as {effect.state.value}"
             is_open = effect.state is EffectState.UNCERTAIN and effect.decision is None

@@ -211,6 +211,7 @@ class Play:
             self._queue("queue"),
             self._one_saga("saga"),
             self._one_cancelled("cancelled"),
+            *(self._short(f"short {n}") for n in range(4)),
         )
         await self._stage.sleep(3.0)
         await self._until_decided()
@@ -244,11 +245,16 @@ class Play:
             await stage.pause(4.0)
             key = f"{name} {n}"
             run = await stage.start(
-                self._child, {"name": key}, key=key, thread=name, on_worker=n == 1
+                self._child, {"name": key}, key=key, thread=name, on_worker=n > 0
             )
             runs.append(run)
         states = [await stage.result(run) for run in runs]
         return {name: [(state.turns, state.log) for state in states]}
+
+    async def _short(self, name: str) -> dict[str, Any]:
+        run = await self._start(self._child, name, on_worker=True)
+        state = await self._stage.result(run)
+        return {name: (state.turns, state.log)}
 
     async def _one_saga(self, name: str) -> dict[str, Any]:
         run = await self._start(self._saga, name, on_worker=True)

@@ -24,11 +24,17 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         stall_every_s: the store answers nobody for a while.
         store_crash_every_s: the store restarts; calls in flight fail, written or not.
         partition_every_s: one host can't reach the store.
-        crash_every_s: one worker vanishes without a word, half of them at a crash point.
+        crash_every_s: one worker vanishes without a word, half of them at a crash point, or around
+            a write.
         pause_every_s: one worker stops and goes on later, as a zombie.
         jump_every_s: the wall clock of one worker jumps.
-        clock_error_s: how far each host's wall clock may be from the truth. Leases protect effects
-            of kind lookup only while two clocks differ by less than the lease's margin.
+        server_clock: share of seeds whose store answers with one clock for all, its server's; else
+            every host goes by its own.
+        server_clock_error_s: how far a host's estimate of that clock may be from it.
+        jump_s: how far a wall clock jumps under a server's clock, where it must not matter.
+        clock_error_s: how far each host's own wall clock may be from the truth, where hosts go by
+            it. Leases protect effects of kind lookup only while two clocks differ by less than the
+            lease's margin.
         drift: share by which a host's clocks run faster or slower.
         drain_every_s: one worker drains, and another one comes.
         act_lost: answers of the outside world that get lost.
@@ -54,6 +60,9 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     pause_every_s: float = 20.0
     pause_s: Span = (0.5, 20.0)
     jump_every_s: float = 15.0
+    server_clock: float = 0.5
+    server_clock_error_s: float = 0.05
+    jump_s: float = 5000.0
     clock_error_s: float = 0.4
     drift: float = 0.001
     drain_every_s: float = 45.0
@@ -71,6 +80,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
             answer_lost=0.0,
             repeated=0.0,
             clock_error_s=0.0,
+            server_clock_error_s=0.0,
+            jump_s=0.0,
             drift=0.0,
             act_lost=0.0,
             act_refused=0.0,

@@ -70,6 +70,7 @@ class Host:
         self.is_gone = False
         self.is_ready = False
         self.failures = 0
+        self.estimate_us = 0
         self.asking: Counter[str] = Counter()
         self.is_torn_down = False
         self.dies_at: int | None = None
@@ -82,7 +83,7 @@ class Host:
         self._context = copy_context()
         self._context.run(_current.set, self)
         self.services = Services(
-            clock=self.clock, rng=SeededRng(number), ids=CountingIds(number), probe=self._probe
+            clock=self.clock, rng=SeededRng(number), ids=CountingIds(number), probe=self.reach
         )
 
     @property
@@ -90,8 +91,8 @@ class Host:
         """Whether it stands still."""
         return self._resumed is not None
 
-    def _probe(self, name: str) -> None:
-        """Vanish at a crash point, if that is how it is to end."""
+    def reach(self, name: str) -> None:
+        """Vanish at a crash point or around a write, if that is how it is to end."""
         if self.dies_at is not None and not self.is_gone:
             self.dies_at -= 1
             if self.dies_at <= 0:

@@ -33,11 +33,12 @@ WRITES = frozenset(
         "answer",
         "decide",
         "expire",
+        "take",
         "register_worker",
         "forget_worker",
     }
 )
-CALLS = sorted({*patient_store.REPEATED, "claim", "renew", "transact"})
+CALLS = sorted({*patient_store.REPEATED, "claim", "take", "renew", "transact"})
 
 
 class Call(Struct, eq=False):
@@ -87,6 +88,7 @@ class Network:
         self.cut: set[str] = set()
         self._random = random.Random(seed)
         self._timeout_s = self._random.uniform(*faults.call_timeout_s)
+        self.has_clock = self._random.random() < faults.server_clock
         self._sent = 0
         self._stall: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,6 +139,8 @@ class Network:
         self, host: Host, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Make a call from a host, and return or raise what comes back."""
+        if name in WRITES:
+            host.reach(f"before {name}")
         await host.gate()
         if host.is_torn_down:
             raise asyncio.CancelledError
@@ -153,7 +157,7 @@ class Network:
         try:
             result = await host.receive(answer)
         except (CommitUncertain, StoreUnavailable) as error:
-            host.failures += 1
+            host.failures += name in {"claim", "start", "find_runs"}
             self.trace.add(host.name, f"{name} failed: {type(error).__name__}")
             raise
         finally:
@@ -217,6 +221,7 @@ class Network:
             return lambda: call.fail(failure)
         if call.name in WRITES:
             self.trace.add(call.host.name, f"{call.name} {_brief(call)}-> {_brief_result(result)}")
+            call.host.reach(f"after {call.name}")
         self.after(call, result)
         return lambda: call.succeed(result)
 
@@ -303,6 +308,12 @@ class Link:
 
     async def close(self) -> None:
         """Disconnect: nothing to do."""
+
+    def now_us(self) -> int:
+        """Return the server's time as this host estimates it, or the host's own."""
+        if self._network.has_clock:
+            return self._network.clock.now_us() + self._host.estimate_us
+        return self._host.clock.now_us()
 
     def change_mark(self) -> int:
         """Return how many writes are known of."""

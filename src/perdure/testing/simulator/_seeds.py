@@ -1,13 +1,16 @@
 """Many seeds, one after the other or in several processes."""
 
 import asyncio
+import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
+from perdure.errors import SettingInvalid
 from perdure.testing.simulator._faults import Faults
 from perdure.testing.simulator._simulation import Report, Simulation, SimulationFailed
 from perdure.testing.simulator._stage import Scenario
@@ -65,8 +68,8 @@ def play_seed(
         told = "; ".join(
             f"{name}: {report.results.get(name)!r} instead of {expected[name]!r}" for name in wrong
         )
-        events = list(simulation.trace.newest)
-        raise SimulationFailed(seed, report.events, f"other results: {told}", events)
+        what = f"other results: {told}"
+        raise simulation.failure(what)
     return report
 
 
@@ -82,18 +85,37 @@ def undisturbed(scenario: Callable[[], Scenario] | None = None) -> dict[str, Any
     return _undisturbed[scenario]
 
 
-def outcome_of(seed: int, shown: int = EVENTS_SHOWN) -> Outcome:
-    """Play one seed of the default scenario; a failure is part of what is returned."""
+def scenario_named(name: str) -> Callable[[], Scenario]:
+    """Return what makes a scenario, from `module:name`.
+
+    Raises:
+        SettingInvalid: there is none.
+    """
+    module, _, attribute = name.partition(":")
     try:
-        return Outcome(seed=seed, report=play_seed(seed, shown=shown))
+        found: Callable[[], Scenario] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        msg = f"scenario {name!r}: write MODULE:CLASS, as one imports it here ({error})"
+        raise SettingInvalid(msg) from error
+    return found
+
+
+def outcome_of(seed: int, *, scenario: str | None = None, shown: int = EVENTS_SHOWN) -> Outcome:
+    """Play one seed; a failure is part of what is returned. `scenario`: `module:name`."""
+    made = scenario_named(scenario) if scenario else None
+    try:
+        return Outcome(seed=seed, report=play_seed(seed, scenario=made, shown=shown))
     except SimulationFailed as failure:
         return Outcome(seed=seed, failure=str(failure))
 
 
-def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+def outcomes(
+    seeds: Iterable[int], *, jobs: int = 1, scenario: str | None = None
+) -> Iterator[Outcome]:
     """Yield what becomes of each seed, in order."""
+    play = partial(outcome_of, scenario=scenario)
     if jobs <= 1:
-        yield from map(outcome_of, seeds)
+        yield from map(play, seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(outcome_of, seeds, chunksize=4)
+        yield from pool.map(play, seeds, chunksize=4)

@@ -58,8 +58,10 @@ class SimulationFailed(AssertionError):
         events: the newest events before it.
     """
 
-    def __init__(self, seed: int, step: int, what: str, events: list[str]) -> None:
-        """Keep what is known, with the command that replays it."""
+    def __init__(
+        self, seed: int, step: int, what: str, events: list[str], *, options: str = ""
+    ) -> None:
+        """Keep what is known, with the command (and its options) that replays it."""
         self.seed = seed
         self.step = step
         self.what = what
@@ -67,7 +69,7 @@ class SimulationFailed(AssertionError):
         lines = "\n".join(events)
         super().__init__(
             f"seed {seed}, event {step}: {what}\n{lines}\n"
-            f"replay: python -m perdure.testing.simulator --seed {seed}"
+            f"replay: python -m perdure.testing.simulator --seed {seed}{options}"
         )
 
 
@@ -122,10 +124,10 @@ class Simulation:
                 results = await self._play()
                 self.checker.at_end()
             except Violation as violation:
-                raise self._failure(str(violation)) from violation
+                raise self.failure(str(violation)) from violation
             except Exception as error:
                 what = f"an exception that nobody expects: {type(error).__name__}: {error}"
-                raise self._failure(what) from error
+                raise self.failure(what) from error
             finally:
                 await self._tear_down(others)
         return Report(
@@ -140,8 +142,17 @@ class Simulation:
             results=results,
         )
 
-    def _failure(self, what: str) -> SimulationFailed:
-        return SimulationFailed(self.seed, self.trace.count, what, list(self.trace.newest))
+    def failure(self, what: str) -> SimulationFailed:
+        """Return the error that tells of a violated rule, with the newest events."""
+        kind = type(self.scenario)
+        other = f" --scenario {kind.__module__}:{kind.__qualname__}"
+        return SimulationFailed(
+            self.seed,
+            self.trace.count,
+            what,
+            list(self.trace.newest),
+            options="" if kind is DefaultScenario else other,
+        )
 
     def _watch(self) -> None:
         """Check after every event; the first violation ends the simulation."""
@@ -198,6 +209,8 @@ class Simulation:
         drift = self._random.uniform(-self.faults.drift, self.faults.drift)
         host.clock = HostClock(host, self.clock, drift)
         host.clock.error_us = self._clock_error_us()
+        error_s = self.faults.server_clock_error_s
+        host.estimate_us = round(self._random.uniform(-error_s, error_s) * 1_000_000)
         host.services = type(host.services)(
             clock=host.clock,
             rng=SeededRng(self.seed * 1000 + len(self.hosts)),
@@ -214,7 +227,7 @@ class Simulation:
         return host
 
     def _clock_error_us(self) -> int:
-        error_s = self.faults.clock_error_s
+        error_s = self.faults.jump_s if self.network.has_clock else self.faults.clock_error_s
         return round(self._random.uniform(-error_s, error_s) * 1_000_000)
 
     def _alive(self) -> list[Host]:
@@ -244,6 +257,7 @@ class Simulation:
         self.network.is_calm = True
         for host in self.hosts:
             host.resume()
+            host.dies_at = None
         for host in self._alive():
             if not host.is_ready:
                 host.vanish("before it has come")
@@ -316,7 +330,7 @@ class Simulation:
         if host is None:
             return
         if self._random.random() < 0.5:  # noqa: PLR2004  # half and half
-            host.dies_at = self._random.randint(1, 6)
+            host.dies_at = self._random.randint(1, 12)
         else:
             host.vanish("between two turns")
 

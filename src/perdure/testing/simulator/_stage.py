@@ -79,10 +79,10 @@ class Stage:
         host = self.random.choice(workers) if workers else self._host
         if host is not self._host:
             started = asyncio.ensure_future(host.do(host.runtime.start(*args, **kwargs)))
-            await asyncio.wait(
-                {started, asyncio.ensure_future(self.sleep(30.0))},
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            started.add_done_callback(lambda task: task.cancelled() or task.exception())
+            ringing = asyncio.ensure_future(self.sleep(30.0))
+            await asyncio.wait({started, ringing}, return_when=asyncio.FIRST_COMPLETED)
+            ringing.cancel()
             if started.done() and not started.exception():
                 return await self.runtime.get(started.result().id)
         return await self.insist(lambda: self.runtime.start(*args, **kwargs))
