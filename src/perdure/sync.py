@@ -170,6 +170,15 @@ class Runtime:
     retry = _door(engine.Runtime.retry)
     effects = _door(engine.Runtime.effects)
     resolve = _door(engine.Runtime.resolve)
+    resolve_version = _door(engine.Runtime.resolve_version)
+    set_limit = _door(engine.Runtime.set_limit)
+    remove_limit = _door(engine.Runtime.remove_limit)
+    limits = _door(engine.Runtime.limits)
+    schedule = _door(engine.Runtime.schedule)
+    schedules = _door(engine.Runtime.schedules)
+    unschedule = _door(engine.Runtime.unschedule)
+    pause_schedule = _door(engine.Runtime.pause_schedule)
+    resume_schedule = _door(engine.Runtime.resume_schedule)
 
 
 __all__ = ["Run", "Runtime"]

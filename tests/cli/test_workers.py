@@ -14,6 +14,7 @@ import pytest
 
 from perdure import Runtime
 from perdure.cli._targets import load_target
+from perdure.engine import versions
 from tests.cli.conftest import FLOWS, end
 
 pytestmark = pytest.mark.timeout(90)
@@ -350,3 +351,40 @@ def test_run_is_moved_to_another_version(cli, letters):
     shown = cli.until(run_id, "succeeded")
     assert (shown["run"]["version"], shown["state"]["notes"]) == (2, ["v2"])
     assert "moved from v1 to v2 by ada" in cli("show", run_id).out
+
+
+async def park(path, run_id):
+    """Park a due run as a worker of version 2 does after its grace."""
+    async with Runtime.open(f"sqlite:///{path}", worker=False) as runtime:
+        row = await runtime.read_row(run_id)
+        assert await versions._park(runtime.engine, row, versions.mismatch_of(row, [2]))
+
+
+def test_parked_version_says_the_ways_out_and_is_taken_up_again(cli, letters):
+    run_id = cli("start", letters(1)).out.strip()
+    old, _port = start_worker(cli, letters(1))
+    cli.until(run_id, "waiting")
+    end(old)
+    cli("signal", run_id, "go")
+    asyncio.run(park(cli.folder / "perdure.db", run_id))
+    start_worker(cli, letters(2))
+    shown = cli("show", run_id, "--json").json
+    assert (shown["run"]["status"], shown["outlook"]["standing"]) == ("needs_decision", "parked")
+    ways = [
+        "perdure worker FILE:GRAPH  # letters v1",
+        f"perdure resolve {run_id} --to-version 2 --by NAME",
+        f"perdure cancel {run_id}",
+    ]
+    assert shown["next"] == ways
+    assert "needs_decision: VersionMismatch" in cli("ps").out
+    [finding] = [
+        each for each in cli("doctor", "--json").json["findings"] if each["code"] == "run_parked"
+    ]
+    assert finding["next"] == ways
+    refused = cli("resolve", run_id, "--retry", "--by", "ada", "--json")
+    assert (refused.code, refused.json["next"]) == (12, ways)
+    start_worker(cli, letters(1))
+    assert cli.until(run_id, "succeeded")["state"]["notes"] == ["v1"]
+    text = cli("show", run_id).out
+    assert "retry asked for by worker w_" in text
+    assert "which executes v1" in text

@@ -56,8 +56,21 @@ def test_several_os_threads_may_share_it(tmp_path):
     assert sorted(results) == [n * 2 for n in range(8)]
 
 
+def test_limits_and_schedules():
+    async def tick(_given):
+        return "tock"
+
+    with sync.Runtime.open("memory://", graphs=[tick]) as runtime:
+        runtime.set_limit(graph="tick", concurrency=1)
+        assert [limit.graph for limit in runtime.limits()] == ["tick"]
+        runtime.schedule("s", tick, 1, cron="0 0 29 2 *")
+        assert [each.name for each in runtime.schedules()] == ["s"]
+        runtime.unschedule("s")
+        assert runtime.start(tick, 1).result(timeout=10) == "tock"
+
+
 @pytest.mark.parametrize("cls", ["Runtime", "Run"])
 def test_nothing_is_missing(cls):
-    public = {n for n in vars(getattr(perdure, cls)) if not n.startswith("_")}
+    public = {n for n in dir(getattr(perdure, cls)) if not n.startswith("_")}  # the inherited, too
     internal = {"close", "read_row", "wait_for_result", "engine", "worker", "id", "thread"}
     assert public - internal <= set(dir(getattr(sync, cls)))

@@ -8,6 +8,7 @@ import pytest
 from perdure import END, START, Graph, RunStatus, append
 from perdure.engine.limits import VERSION_GRACE_S
 from perdure.engine.outlook import Standing, outlook_of
+from perdure.engine.timeline import timeline_of
 from perdure.engine.versions import VersionWatch, is_mismatched, shape_of
 from perdure.errors import NeedsDecision, RunFinal, UsageError, VersionMismatch
 
@@ -84,6 +85,12 @@ async def test_parks_when_only_another_version_is_executed(clock, open_workers):
         assert (await outlook_of(runtime.engine, row)).standing is Standing.PARKED
         events = await runtime.events(run.id)
         assert events[-1].body["failure"]["type"] == "VersionMismatch"
+        story = await timeline_of(runtime.engine, run.id)
+        assert [(lease.end, lease.reason) for lease in story.leases] == [
+            ("released", "waiting"),
+            ("released", "needs_decision"),
+        ]
+        assert story.takeovers == []
         with pytest.raises(NeedsDecision, match="VersionMismatch"):
             await run.result()
 

@@ -32,6 +32,9 @@ from perdure.model import records as rec
 
 log = logging.getLogger("perdure")
 
+_EVER_US = 1 << 62
+"""Later than any due time: what is due by then is what is not paused."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_input = msgspec.msgpack.Decoder(dict[str, tuple[str, Raw]]).decode
 
@@ -111,7 +114,7 @@ async def fire_due(engine: Environment, *, poke: Callable[[], None]) -> int | No
         rows = await engine.store.find_schedules(due_us=engine.now_us(), limit=SCHEDULE_BATCH)
         moved = [await _fire(engine, row, poke) for row in rows]
         has_moved = len(rows) == SCHEDULE_BATCH and any(moved)
-    first = await engine.store.find_schedules(limit=1)
+    first = await engine.store.find_schedules(due_us=_EVER_US, limit=1)
     return first[0].next_at_us if first else None
 
 

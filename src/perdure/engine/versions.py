@@ -101,15 +101,16 @@ def mismatch_of(row: RunRow, versions: Iterable[int]) -> Failure:
 async def write_released(
     engine: Environment, row: RunRow, records: Iterable[rec.Record], change: Change
 ) -> None:
-    """Append records to a run that was taken, and let it go, in one commit.
+    """Append records to a run that was taken, and let it go, in one commit with the taking.
 
     Raises:
         StoreError, LeaseLost: nothing was written; the lease ends by itself.
     """
     frames = await engine.store.read_frames(row.run_id, from_seq=row.last_seq)
     journal = RunJournal(engine.queue, row, frames[-1].hash)
+    taken = rec.LeaseTaken(engine.now_us(), row.holder or "", row.token, row.claims)
     *before, last = records
-    for record in before:
+    for record in (taken, *before):
         journal.add_encoded(encode_record(record), ())
     journal.add(last, change)
     await journal.barrier()

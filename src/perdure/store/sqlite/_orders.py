@@ -86,10 +86,10 @@ def drop_schedule(db: apsw.Connection, tenant: TenantId, name: str) -> bool:
 
 
 _SCHEDULES = (
-    f"SELECT {SCHEDULE_COLUMNS} FROM perdure_schedules "
-    "WHERE (:tenant IS NULL OR tenant = :tenant) AND (:due IS NULL OR next_at_us <= :due) "
-    "ORDER BY next_at_us IS NULL, next_at_us, tenant, name LIMIT :limit"
+    f"SELECT {SCHEDULE_COLUMNS} FROM perdure_schedules WHERE (:tenant IS NULL OR tenant = :tenant) "
 )
+_ALL_BY_TIME = "ORDER BY next_at_us IS NULL, next_at_us, tenant, name LIMIT :limit"
+_DUE_BY_TIME = "AND next_at_us <= :due ORDER BY next_at_us, tenant, name LIMIT :limit"  # by index
 
 
 def find_schedules(
@@ -97,4 +97,5 @@ def find_schedules(
 ) -> list[ScheduleRow]:
     """Return schedules by `next_at_us`, those without one last."""
     params = {"tenant": tenant, "due": due_us, "limit": rules.limit_of(limit)}
-    return [schedule_row(row) for row in db.execute(_SCHEDULES, params).fetchall()]
+    sql = _SCHEDULES + (_ALL_BY_TIME if due_us is None else _DUE_BY_TIME)
+    return [schedule_row(row) for row in db.execute(sql, params).fetchall()]
