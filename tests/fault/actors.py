@@ -15,7 +15,7 @@ from perdure.clock import Services, SystemClock, SystemIds, SystemRng
 from perdure.engine.loading import read_records
 from perdure.errors import AlreadyAnswered, AlreadyDecided, RunFinal
 from perdure.model import records as rec
-from tests.fault import reference, small
+from tests.fault import reference, small, storm
 from tests.fault.injector import Injector
 from tests.fault.outside import OUTSIDE
 from tests.fault.stores import Door, door_of, resolved
@@ -67,7 +67,7 @@ class Scene:
         services = Services(clock=SystemClock(), rng=SystemRng(), ids=SystemIds(), probe=probe)
         return Runtime.open(
             self.store_url,
-            graphs=[*reference.GRAPHS, *small.GRAPHS],
+            graphs=[*reference.GRAPHS, *small.GRAPHS, *storm.GRAPHS],
             worker=self.settings if worker else False,
             services=services,
             sandbox=self.sandboxes(probe),

@@ -21,7 +21,6 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -37,29 +36,34 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._quiet = threading.Condition()
-        self._under_way = 0
+        self._under_way: set[int] = set()
+        self._accepted = 0
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("CREATE TABLE IF NOT EXISTS asked (endpoint, label, key, pid)")
         self._db.execute("CREATE TABLE IF NOT EXISTS acts (endpoint, label, key, value)")
 
-    @contextlib.contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Note that a request is being worked on."""
+    def accept(self) -> int:
+        """Note a new connection; return its number."""
         with self._quiet:
-            self._under_way += 1
-        try:
-            yield
-        finally:
-            with self._quiet:
-                self._under_way -= 1
-                self._quiet.notify_all()
+            self._accepted += 1
+            self._under_way.add(self._accepted)
+            return self._accepted
 
-    def settle(self) -> None:
-        """Return when nothing is under way that could overtake an answer about the past."""
+    def finish(self, number: int) -> None:
+        """Note that nothing more comes of a connection."""
         with self._quiet:
-            self._quiet.wait_for(lambda: self._under_way == 0, timeout=10.0)
+            self._under_way.discard(number)
+            self._quiet.notify_all()
+
+    def settle(self, number: int) -> None:
+        """Return when nothing is under way that came earlier: an answer must not overtake it."""
+        self.finish(number)
+        with self._quiet:
+            self._quiet.wait_for(
+                lambda: all(other > number for other in self._under_way), timeout=10.0
+            )
 
     def ask(self, endpoint: str, label: str, key: str, pid: int) -> int:
         """Note a request; return which one it is for its label."""
@@ -99,7 +103,7 @@ class Ledger:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     ledger: Ledger
-    delay_s = 0.0
+    server: "_Server"
 
     def log_message(self, *_args: object) -> None:
         """Say nothing."""
@@ -109,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         if parts.path == "/counts":
             self._answer(200, self.ledger.truth())
             return
-        self.ledger.settle()
+        self.ledger.settle(self.server.number_of(self.request))
         if parts.path == "/truth":
             self._answer(200, self.ledger.truth())
             return
@@ -118,10 +122,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, {"label": self.ledger.has(endpoint, key)})
 
     def do_POST(self) -> None:
-        with self.ledger.under_way():
-            self._post()
-
-    def _post(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         endpoint = self.path.removeprefix("/act/")
         label, key = body["label"], body["key"]
@@ -161,6 +161,24 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._numbers: dict[Any, int] = {}
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Number the connection before its thread begins."""
+        self._numbers[request] = _Handler.ledger.accept()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Note that it is over."""
+        _Handler.ledger.finish(self._numbers.pop(request))
+        super().shutdown_request(request)
+
+    def number_of(self, request: Any) -> int:
+        """Return the connection's number."""
+        return self._numbers[request]
 
     def handle_error(self, *_args: object) -> None:
         """A caller that died in the middle of its request is what this is for."""

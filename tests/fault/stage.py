@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Runtime, WorkerSettings
+from perdure.errors import StoreUnavailable
 from tests.fault import actors, service
 from tests.fault.actors import Scene
 from tests.fault.injector import Injector
@@ -55,10 +56,22 @@ class Stage:
         answer = self.scene.place / f"{name}-{random.getrandbits(32):08x}.json"
 
         async def body() -> None:
-            async with self.scene.runtime(worker=False) as runtime:
+            runtime = await self._opened()
+            try:
                 answer.write_text(json.dumps(await act(runtime), default=str), encoding="utf-8")
+            finally:
+                await runtime.close()
 
         return self.family.fork(name, body), answer
+
+    async def _opened(self) -> Runtime:
+        """Return an open runtime, as soon as the store can be reached."""
+        while True:
+            runtime = self.scene.runtime(worker=False)
+            try:
+                return await runtime.__aenter__()
+            except StoreUnavailable:
+                await asyncio.sleep(0.2)
 
     def end(self, child: Child, answer: Path) -> Any:
         """Wait for it and return what it returned."""

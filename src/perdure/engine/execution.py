@@ -335,7 +335,9 @@ class Execution:
         async def inner(transaction: Transaction) -> Append:
             """Keep the append, to commit it to the journal."""
             record, change = await body(transaction)
-            append = journal.prepare(record, change)
+            # No heartbeat could renew the lease while the transaction had the run's row.
+            lease = RunProgressed(lease_until_us=self.engine.lease_until_us())
+            append = journal.prepare(record, lease, change)
             prepared.append((append, record))
             return append
 

@@ -40,9 +40,14 @@ _MAPPING: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], .
         "{place} is damaged; nothing was written. Restore the database from a backup",
     ),
     (
-        (pg.LockNotAvailable, pg.QueryCanceled),
+        (
+            pg.LockNotAvailable,
+            pg.QueryCanceled,
+            pg.DeadlockDetected,
+            pg.SerializationFailure,
+        ),
         StoreLocked,
-        "{place}: the statement waited too long for a lock; nothing was written. Try again",
+        "{place}: others were in the way of the statement; nothing was written. Try again",
     ),
     (
         (pg.InvalidPassword, pg.InvalidAuthorizationSpecification),

@@ -17,7 +17,7 @@ from perdure.clock import Services
 from perdure.errors import CommitUncertain, StoreError, StoreUnavailable
 from perdure.store.postgres._errors import REPEATABLE, map_error, told
 from perdure.store.postgres._url import PostgresOptions
-from perdure.store.postgres.limits import RETRIES_MAX, RETRY_PAUSE_S
+from perdure.store.postgres.limits import CLAIM_IDLE_S, RETRIES_MAX, RETRY_PAUSE_S
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Rows = list[tuple[Any, ...]]
@@ -31,6 +31,8 @@ _SETTINGS = {
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
+    # A claim under limits locks out all others until its end, also where its process was stopped.
+    "idle_in_transaction_session_timeout": f"{CLAIM_IDLE_S}s",
 }
 
 

@@ -30,6 +30,12 @@ from perdure.store.postgres.limits import (
 log = logging.getLogger("perdure")
 
 LOCK_KEY = "hashtextextended('perdure.worker.' || {schema} || '.' || {worker}, 0)"
+_END_HOLDERS = """
+SELECT pg_terminate_backend(l.pid) FROM pg_locks AS l, (SELECT {key} AS key) AS k
+WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.pid <> pg_backend_pid()
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND ((l.classid::bigint << 32) | l.objid::bigint) = k.key
+"""
 _SERVER = "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text"
 
 
@@ -70,6 +76,7 @@ class News:
         self._task: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._is_free = asyncio.Lock()
+        self._is_told = True
 
     async def start(self) -> None:
         """Open the connection and begin to listen.
@@ -78,6 +85,7 @@ class News:
             StoreUnavailable: it can't be opened.
         """
         await self._open()
+        self._is_told = True
         self._task = asyncio.create_task(self._for_ever(), name="perdure-news")
 
     async def close(self) -> None:
@@ -144,6 +152,7 @@ class News:
 
     async def _open(self) -> Connection:
         connection = await connect(self._options, plain=True)
+        self._is_told = False
         try:
             await connection.execute(f'LISTEN "{channel_of(self._options.schema)}"')
             cursor = await connection.execute(_SERVER)
@@ -157,10 +166,15 @@ class News:
         return connection
 
     async def _lock_again(self, connection: Connection, worker_id: WorkerId) -> None:
-        """Take the lock once more; the server may still be ending the session that had it."""
-        sql = f"SELECT pg_advisory_lock({_key()})"
+        """Take the lock once more.
+
+        A server that did not see the network break keeps the session that had it: nobody else can
+        have it, as ids of workers are unique, so that session is ended.
+        """
+        params = (self._options.schema, worker_id)
+        await connection.execute(_END_HOLDERS.format(key=_key()), params)
         await connection.execute("SET lock_timeout = '5s'")
-        await connection.execute(sql, (self._options.schema, worker_id))
+        await connection.execute(f"SELECT pg_advisory_lock({_key()})", params)
         await connection.execute("SET lock_timeout = 0")
 
     async def _quiet(self) -> Connection:
@@ -199,10 +213,12 @@ class News:
                     if self._connection is None or self._connection.closed:
                         await self._drop()
                         await self._open()
-                        await self._tell_locks()
-                        self._heard()  # what was notified meanwhile is lost
-                        pause_s = RECONNECT_PAUSE_S
                     self._listen_on()
+                    if not self._is_told:
+                        await self._tell_locks()
+                        self._is_told = True
+                        self._heard()  # what was notified meanwhile is lost
+                    pause_s = RECONNECT_PAUSE_S
                 except PerdureError as error:
                     if pause_s == RECONNECT_PAUSE_S:
                         log.warning("%s; waiters look for themselves meanwhile", error)

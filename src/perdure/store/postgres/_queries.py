@@ -108,8 +108,14 @@ ON CONFLICT (worker_id) DO UPDATE SET host = excluded.host, pid = excluded.pid,
     shapes = excluded.shapes
 """
 FIND_WORKERS = f"SELECT {WORKER} FROM @.workers ORDER BY started_at_us, worker_id"
-PROVE_WORKER = "UPDATE @.workers SET liveness = %s WHERE worker_id = %s"
 DROP_WORKERS = "SELECT * FROM @.drop_workers(%s::text[], %s::bigint)"
+# Only those whose lock is free at this very moment; who comes back meanwhile waits for it.
+DROP_DEAD = """
+SELECT * FROM @.drop_workers(ARRAY(
+    SELECT w.worker_id FROM unnest(%s::text[]) AS w(worker_id)
+    WHERE pg_try_advisory_xact_lock({key})
+), %s::bigint)
+"""
 # Workers whose lock nobody holds, though the server that they took it on still runs.
 FIND_DEAD = """
 SELECT w.worker_id FROM @.workers AS w

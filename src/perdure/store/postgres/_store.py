@@ -128,6 +128,7 @@ class PostgresStore:
         self._notice: asyncio.Task[None] | None = None
         self._notice_at_s = 0.0
         self._sessions = asyncio.Semaphore(SESSIONS_MAX)
+        self._workers: dict[WorkerId, WorkerRow] = {}
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -425,15 +426,23 @@ class PostgresStore:
 
     async def register_worker(self, row: WorkerRow) -> None:
         """Take the worker's lock, then make it known."""
-        known = replace(row, liveness=await self._now_open().news.hold(row.worker_id))
-        params = queries.worker_params(known) | {"oldest": row.seen_at_us - WORKER_FORGOTTEN_US}
-        await self._write("register", queries.PUT_WORKER, params)
+        liveness = await self._now_open().news.hold(row.worker_id)
+        self._workers[row.worker_id] = row
+        await self._put_worker(replace(row, liveness=liveness))
 
     async def _prove(self, worker_id: WorkerId, liveness: str) -> None:
-        await self._call("prove", queries.PROVE_WORKER, (liveness, worker_id), is_write=True)
+        """Make a worker known by its new lock; it may have been taken for dead meanwhile."""
+        known = self._workers.get(worker_id)
+        if known is not None:
+            await self._put_worker(replace(known, liveness=liveness, seen_at_us=self.now_us()))
+
+    async def _put_worker(self, row: WorkerRow) -> None:
+        params = queries.worker_params(row) | {"oldest": row.seen_at_us - WORKER_FORGOTTEN_US}
+        await self._write("register", queries.PUT_WORKER, params)
 
     async def forget_worker(self, worker_id: WorkerId) -> None:
         """Remove the worker and its lock; runs that it still holds become claimable at once."""
+        self._workers.pop(worker_id, None)
         await self._drop_workers([worker_id])
         await self._now_open().news.let_go(worker_id)
 
@@ -443,12 +452,21 @@ class PostgresStore:
             return []
         await self._services.clock.sleep(STRIKE_S)
         suspects = await self._find_dead()
-        return await self._drop_workers(suspects) if suspects else []
+        return await self._drop_dead(suspects) if suspects else []
+
+    def _by_lock(self, sql: str) -> str:
+        key = LOCK_KEY.format(schema=f"'{self._options.schema}'", worker="w.worker_id")
+        return sql.format(key=key)
 
     async def _find_dead(self) -> list[WorkerId]:
-        key = LOCK_KEY.format(schema=f"'{self._options.schema}'", worker="w.worker_id")
-        sql = queries.of(queries.FIND_DEAD.format(key=key), self._options)
+        sql = queries.of(self._by_lock(queries.FIND_DEAD), self._options)
         found = await self._now_open().urgent.call("find_dead", sql)
+        return [WorkerId(row[0]) for row in found]
+
+    async def _drop_dead(self, suspects: list[WorkerId]) -> list[WorkerId]:
+        """Drop those of the suspects that still have no lock."""
+        params = (suspects, self.now_us())
+        found = await self._write("forget", self._by_lock(queries.DROP_DEAD), params)
         return [WorkerId(row[0]) for row in found]
 
     async def _drop_workers(self, worker_ids: list[WorkerId]) -> list[WorkerId]:

@@ -5,7 +5,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
-from psycopg.errors import IdleInTransactionSessionTimeout
+from psycopg.errors import (
+    DeadlockDetected,
+    IdleInTransactionSessionTimeout,
+    SerializationFailure,
+)
 from psycopg.pq import TransactionStatus
 
 from perdure.errors import CommitUncertain, StoreError, StoreUnavailable, UsageError
@@ -25,6 +29,10 @@ _CONTROL = re.compile(
     r"set\s+(?:session\s+|local\s+)?(?:transaction|session\s+characteristics|perdure\.)|reset|discard)\b",
     re.IGNORECASE,
 )
+
+
+_RACES = (DeadlockDetected, SerializationFailure)
+"""What the server rolled back for another transaction: done again, it succeeds."""
 
 
 class OpenTransaction:
@@ -63,6 +71,8 @@ class OpenTransaction:
                 raise guarded(sql) from error
             if isinstance(error, IdleInTransactionSessionTimeout):
                 raise silent(self._options) from error
+            if is_lost(self._connection, error) or isinstance(error, _RACES):
+                raise map_error(error, self._options.place) from error  # no fault of the effect
             msg = (
                 f"{self._options.place}: {sql!r} failed, and the whole transaction is rolled back "
                 f"({told(error)})"

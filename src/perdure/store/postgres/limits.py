@@ -46,6 +46,10 @@ TRANSACTION_IDLE_S = 60
 """A transaction body that runs no statement for so long is rolled back: its run's row stays locked
 meanwhile."""
 
+CLAIM_IDLE_S = 3
+"""A claim under limits that is silent for so long between two statements is rolled back: no other
+claim goes on meanwhile."""
+
 SESSIONS_MAX = 8
 """Transaction bodies under way at once in one process, each with a connection of its own."""
 
