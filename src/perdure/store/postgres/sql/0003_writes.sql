@@ -334,25 +334,46 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION @.put_effect(r @.runs, e jsonb, blob bytea) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO @.effects AS known (effect_id, run_id, tenant, thread, node, name, kind, state, key,
-        business_key, args_digest, request_wire, result_wire, attempt, failure, intended_at_us,
-        changed_at_us, decision, decided_by)
-    VALUES (e->>'effect_id', r.run_id, r.tenant, r.thread, e->>'node', e->>'name', e->>'kind',
-        e->>'state', e->>'key', e->>'business_key', e->>'args_digest', @.cut(blob, e->'request_wire'),
-        @.cut(blob, e->'result_wire'), (e->>'attempt')::bigint, @.cut(blob, e->'failure'),
-        (e->>'intended_at_us')::bigint, (e->>'changed_at_us')::bigint, e->>'decision',
-        e->>'decided_by')
-    ON CONFLICT (tenant, run_id, effect_id) DO UPDATE SET node = excluded.node,
-        name = excluded.name, kind = excluded.kind, state = excluded.state, key = excluded.key,
-        business_key = excluded.business_key, args_digest = excluded.args_digest,
-        request_wire = excluded.request_wire, result_wire = excluded.result_wire,
-        attempt = excluded.attempt, failure = excluded.failure,
-        intended_at_us = excluded.intended_at_us, changed_at_us = excluded.changed_at_us,
-        decision = CASE WHEN excluded.state = 'intended' OR (e->>'reopens')::boolean
-            THEN NULL ELSE known.decision END,
-        decided_by = CASE WHEN excluded.state = 'intended' OR (e->>'reopens')::boolean
-            THEN NULL ELSE known.decided_by END
+-- Changes an effect that is known; gives whether it is.
+CREATE FUNCTION @.change_effect(r @.runs, x jsonb, blob bytea) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    reopens boolean := x->>'state' = 'intended' OR (x->>'reopens')::boolean;
+BEGIN
+    UPDATE @.effects AS e SET node = x->>'node', name = x->>'name', kind = x->>'kind',
+        state = x->>'state', key = x->>'key', business_key = x->>'business_key',
+        args_digest = x->>'args_digest', request_wire = @.cut(blob, x->'request_wire'),
+        result_wire = @.cut(blob, x->'result_wire'), attempt = (x->>'attempt')::bigint,
+        failure = @.cut(blob, x->'failure'), intended_at_us = (x->>'intended_at_us')::bigint,
+        changed_at_us = (x->>'changed_at_us')::bigint,
+        decision = CASE WHEN reopens THEN NULL ELSE e.decision END,
+        decided_by = CASE WHEN reopens THEN NULL ELSE e.decided_by END
+        WHERE e.tenant = r.tenant AND e.run_id = r.run_id AND e.effect_id = x->>'effect_id';
+    RETURN FOUND;
+END
+$$;
+
+-- The run's row is locked, so nobody else writes its effects: no ON CONFLICT, which would lock and
+-- log each row once more.
+CREATE FUNCTION @.put_effect(r @.runs, e jsonb, blob bytea) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF e->>'state' <> 'intended' AND @.change_effect(r, e, blob) THEN
+        RETURN;
+    END IF;
+    INSERT INTO @.effects (effect_id, run_id, tenant, thread, node, name, kind, state, key,
+            business_key, args_digest, request_wire, result_wire, attempt, failure, intended_at_us,
+            changed_at_us, decision, decided_by)
+        SELECT e->>'effect_id', r.run_id, r.tenant, r.thread, e->>'node', e->>'name', e->>'kind',
+            e->>'state', e->>'key', e->>'business_key', e->>'args_digest',
+            @.cut(blob, e->'request_wire'), @.cut(blob, e->'result_wire'), (e->>'attempt')::bigint,
+            @.cut(blob, e->'failure'), (e->>'intended_at_us')::bigint,
+            (e->>'changed_at_us')::bigint, e->>'decision', e->>'decided_by'
+        WHERE NOT EXISTS (
+            SELECT FROM @.effects AS k WHERE k.tenant = r.tenant AND k.run_id = r.run_id
+                AND k.effect_id = e->>'effect_id');
+    IF NOT FOUND THEN
+        PERFORM @.change_effect(r, e, blob);
+    END IF;
+END
 $$;
 
 CREATE FUNCTION @.put_ask(r @.runs, a jsonb, blob bytea) RETURNS void LANGUAGE sql AS $$
