@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fault sweep sim mutations soak check fmt bench bench-peers clean
+.PHONY: help setup demo test test-all test-fault sweep sim mutations soak check fmt bench bench-growth bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ fmt: $(READY) ## Format, and fix what can be fixed by itself
 
 bench: $(READY) ## Measure (ARGS=--quick: does it work?)
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-growth: $(READY) ## Measure what grows with what is stored (about a quarter of an hour)
+	@$(BIN)/python -m bench.growth $(ARGS)
 
 bench-peers: $(READY) .venv-peers ## Measure, and other systems in turn with it
 	@$(BIN)/python -m bench --peers $(ARGS)

@@ -11,17 +11,17 @@ from pathlib import Path
 import apsw
 import pytest
 
-from bench import plan, wal
+from bench import growth, plan, wal
 from bench.figures import Figure, Goal, Spec, as_json, percentile
 from bench.proxy import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(folder, *arguments):
+def run(folder, *arguments, module="bench"):
     report = folder / "report.json"
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "--quick", "--json", str(report), "--folder", str(folder),
+        [sys.executable, "-m", module, "--quick", "--json", str(report), "--folder", str(folder),
          *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
@@ -69,6 +69,22 @@ def test_postgres_is_measured_beside_its_own_floors(tmp_path):
         assert (figure["ratio"] is None) == (figure["floor"] is None)
     assert "PostgreSQL" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_growth_has_the_promised_shape(tmp_path):
+    report, shown = run(tmp_path, "--only", "sqlite", module="bench.growth")
+    assert report["skipped"] == {}
+    figures = report["stores"]["sqlite"]
+    assert set(figures) <= set(growth.TITLES)
+    assert [list(figures[name]) for name in ("step.cpu", "claim.one", "wake", "bytes")] == [
+        ["10", "100", "1000"]
+    ] * 4
+    assert all(
+        value > 0 for name in ("woken.all", "idle.memory") for value in figures[name].values()
+    )
+    assert "on disk per waiting run" in shown
 
 
 def test_a_group_names_all_its_parts():

@@ -11,6 +11,7 @@ from perdure.model import (
     AppendOutcome,
     AskRow,
     EffectRow,
+    EffectState,
     Fenced,
     FrameRow,
     KeyTaken,
@@ -197,6 +198,10 @@ class Filter:
             )
             self.params.append(msgspec.json.encode(graphs).decode())
 
+    def exists(self, column: str) -> None:
+        """Require that there is a value."""
+        self._terms.append(f"{column} IS NOT NULL")
+
     def states(self, column: str, states: Sequence[StrEnum]) -> None:
         """Require any of the states (none: all), as literals for the partial indexes."""
         literals = [f"'{state.value}'" for state in states]
@@ -240,10 +245,15 @@ def find_effects(query: EffectQuery) -> tuple[str, list[Any]]:
     found = Filter()
     found.equals("tenant", query.tenant)
     found.equals("run_id", query.run_id)
-    found.states("state", query.states)
+    changed_at = "changed_at_us"
+    if tuple(query.states) == (EffectState.UNCERTAIN,):
+        changed_at = "uncertain_at_us"  # the same time, of those alone: it has the index
+        found.exists(changed_at)
+    else:
+        found.states("state", query.states)
     sql = (
         f"SELECT {EFFECT} FROM @.effects {found.where()} "
-        "ORDER BY changed_at_us DESC, effect_no DESC LIMIT %s"
+        f"ORDER BY {changed_at} DESC, effect_no DESC LIMIT %s"
     )
     return sql, [*found.params, rules.limit_of(query.limit)]
 

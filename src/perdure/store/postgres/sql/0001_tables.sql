@@ -102,6 +102,9 @@ CREATE TABLE @.posts (
 );
 CREATE INDEX posts_age ON @.posts (at_us);
 
+-- What changes comes last: an update then writes to the log what is behind the first change only.
+-- No index names a column that an update changes, so that a confirmation touches none (HOT): the
+-- uncertain ones are found by a time that all others do not have.
 CREATE TABLE @.effects (
     effect_id text COLLATE "C" NOT NULL,
     run_id text COLLATE "C" NOT NULL,
@@ -110,24 +113,25 @@ CREATE TABLE @.effects (
     node text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,
-    state text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     business_key text COLLATE "C",
     args_digest text COLLATE "C" NOT NULL,
     request_wire bytea NOT NULL,
+    intended_at_us bigint NOT NULL,
+    effect_no bigint GENERATED ALWAYS AS IDENTITY,
+    state text COLLATE "C" NOT NULL,
     result_wire bytea,
     attempt bigint NOT NULL,
     failure bytea,
-    intended_at_us bigint NOT NULL,
     changed_at_us bigint NOT NULL,
     decision text COLLATE "C",
     decided_by text COLLATE "C",
-    effect_no bigint GENERATED ALWAYS AS IDENTITY,
+    uncertain_at_us bigint GENERATED ALWAYS AS (CASE WHEN state = 'uncertain' THEN changed_at_us END) STORED,
     PRIMARY KEY (tenant, run_id, effect_id)
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 70);
 CREATE INDEX effects_id ON @.effects (effect_id);
 CREATE UNIQUE INDEX effects_key ON @.effects (tenant, business_key) WHERE business_key IS NOT NULL;
-CREATE INDEX effects_uncertain ON @.effects (changed_at_us) WHERE state = 'uncertain';
+CREATE INDEX effects_uncertain ON @.effects (uncertain_at_us) WHERE uncertain_at_us IS NOT NULL;
 
 CREATE TABLE @.asks (
     ask_id text COLLATE "C" NOT NULL,

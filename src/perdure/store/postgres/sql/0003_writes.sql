@@ -278,10 +278,13 @@ $$;
 -- -- appends --------------------------------------------------------------------------------------
 
 CREATE FUNCTION @.move_thread(of_tenant text, of_thread text, to_checkpoint bigint, by_graph text)
-RETURNS void LANGUAGE sql AS $$
-    UPDATE @.threads SET checkpoint = to_checkpoint, graph = by_graph
-    WHERE to_checkpoint > 0 AND tenant = of_tenant AND thread = of_thread
-        AND checkpoint <= to_checkpoint
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF to_checkpoint > 0 THEN
+        UPDATE @.threads SET checkpoint = to_checkpoint, graph = by_graph
+            WHERE tenant = of_tenant AND thread = of_thread AND checkpoint <= to_checkpoint;
+    END IF;
+END
 $$;
 
 CREATE FUNCTION @.release(r @.runs, c jsonb, blob bytea, at bigint) RETURNS void
@@ -309,50 +312,83 @@ CREATE FUNCTION @.finish(r @.runs, c jsonb, blob bytea) RETURNS void LANGUAGE pl
 DECLARE
     at bigint := (c->>'at_us')::bigint;
     reached bigint := (c->>'checkpoint')::bigint;
+    has_mail boolean;
+    has_asks boolean;
+    next_run text;
 BEGIN
     UPDATE @.runs SET status = c->>'status', failure = @.cut(blob, c->'failure'),
         checkpoint = greatest(checkpoint, reached), ended_at_us = at, holder = NULL, waits = NULL,
         is_queued = false, queued_until_us = NULL, ready_at_us = NULL, lease_until_us = NULL
         WHERE tenant = r.tenant AND run_id = r.run_id;
-    DELETE FROM @.mail WHERE tenant = r.tenant AND run_id = r.run_id;
-    UPDATE @.asks SET state = 'withdrawn', answered_at_us = at
-        WHERE tenant = r.tenant AND run_id = r.run_id AND state = 'open';
     PERFORM @.move_thread(r.tenant, r.thread, reached, r.graph);
-    -- The next of the thread, whose row is locked: no start can queue behind this run any more.
-    UPDATE @.runs AS n SET waits = NULL, is_queued = false, queued_until_us = NULL,
-        ready_at_us = greatest(at, n.queued_until_us), base_checkpoint = t.checkpoint
-        FROM @.threads AS t
-        WHERE t.tenant = r.tenant AND t.thread = r.thread
-            AND n.tenant = r.tenant AND n.run_id = (
-                SELECT q.run_id FROM @.runs AS q
-                WHERE q.tenant = r.tenant AND q.thread = r.thread AND q.ordinal > r.ordinal
-                    AND q.status = 'pending' AND q.is_queued
-                ORDER BY q.ordinal LIMIT 1);
+    -- Most runs leave nothing behind: one look is cheaper than three writes of no row.
+    SELECT EXISTS (SELECT FROM @.mail WHERE tenant = r.tenant AND run_id = r.run_id),
+        EXISTS (SELECT FROM @.asks WHERE tenant = r.tenant AND run_id = r.run_id AND state = 'open'),
+        (SELECT q.run_id FROM @.runs AS q
+         WHERE q.tenant = r.tenant AND q.thread = r.thread AND q.ordinal > r.ordinal
+            AND q.status = 'pending' AND q.is_queued ORDER BY q.ordinal LIMIT 1)
+        INTO has_mail, has_asks, next_run;
+    IF has_mail THEN
+        DELETE FROM @.mail WHERE tenant = r.tenant AND run_id = r.run_id;
+    END IF;
+    IF has_asks THEN
+        UPDATE @.asks SET state = 'withdrawn', answered_at_us = at
+            WHERE tenant = r.tenant AND run_id = r.run_id AND state = 'open';
+    END IF;
+    IF next_run IS NOT NULL THEN
+        -- The thread's row is locked: no start can queue behind this run any more.
+        UPDATE @.runs AS n SET waits = NULL, is_queued = false, queued_until_us = NULL,
+            ready_at_us = greatest(at, n.queued_until_us), base_checkpoint = t.checkpoint
+            FROM @.threads AS t
+            WHERE t.tenant = r.tenant AND t.thread = r.thread
+                AND n.tenant = r.tenant AND n.run_id = next_run;
+    END IF;
     IF jsonb_typeof(c->'mail_to_parent') = 'object' THEN
         PERFORM @.deliver(c->'mail_to_parent', blob);
     END IF;
 END
 $$;
 
-CREATE FUNCTION @.put_effect(r @.runs, e jsonb, blob bytea) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO @.effects AS known (effect_id, run_id, tenant, thread, node, name, kind, state, key,
-        business_key, args_digest, request_wire, result_wire, attempt, failure, intended_at_us,
-        changed_at_us, decision, decided_by)
-    VALUES (e->>'effect_id', r.run_id, r.tenant, r.thread, e->>'node', e->>'name', e->>'kind',
-        e->>'state', e->>'key', e->>'business_key', e->>'args_digest', @.cut(blob, e->'request_wire'),
-        @.cut(blob, e->'result_wire'), (e->>'attempt')::bigint, @.cut(blob, e->'failure'),
-        (e->>'intended_at_us')::bigint, (e->>'changed_at_us')::bigint, e->>'decision',
-        e->>'decided_by')
-    ON CONFLICT (tenant, run_id, effect_id) DO UPDATE SET node = excluded.node,
-        name = excluded.name, kind = excluded.kind, state = excluded.state, key = excluded.key,
-        business_key = excluded.business_key, args_digest = excluded.args_digest,
-        request_wire = excluded.request_wire, result_wire = excluded.result_wire,
-        attempt = excluded.attempt, failure = excluded.failure,
-        intended_at_us = excluded.intended_at_us, changed_at_us = excluded.changed_at_us,
-        decision = CASE WHEN excluded.state = 'intended' OR (e->>'reopens')::boolean
-            THEN NULL ELSE known.decision END,
-        decided_by = CASE WHEN excluded.state = 'intended' OR (e->>'reopens')::boolean
-            THEN NULL ELSE known.decided_by END
+-- Changes an effect that is known; gives whether it is.
+CREATE FUNCTION @.change_effect(r @.runs, x jsonb, blob bytea) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    reopens boolean := x->>'state' = 'intended' OR (x->>'reopens')::boolean;
+BEGIN
+    UPDATE @.effects AS e SET node = x->>'node', name = x->>'name', kind = x->>'kind',
+        state = x->>'state', key = x->>'key', business_key = x->>'business_key',
+        args_digest = x->>'args_digest', request_wire = @.cut(blob, x->'request_wire'),
+        result_wire = @.cut(blob, x->'result_wire'), attempt = (x->>'attempt')::bigint,
+        failure = @.cut(blob, x->'failure'), intended_at_us = (x->>'intended_at_us')::bigint,
+        changed_at_us = (x->>'changed_at_us')::bigint,
+        decision = CASE WHEN reopens THEN NULL ELSE e.decision END,
+        decided_by = CASE WHEN reopens THEN NULL ELSE e.decided_by END
+        WHERE e.tenant = r.tenant AND e.run_id = r.run_id AND e.effect_id = x->>'effect_id';
+    RETURN FOUND;
+END
+$$;
+
+-- The run's row is locked, so nobody else writes its effects: no ON CONFLICT, which would lock and
+-- log each row once more.
+CREATE FUNCTION @.put_effect(r @.runs, e jsonb, blob bytea) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF e->>'state' <> 'intended' AND @.change_effect(r, e, blob) THEN
+        RETURN;
+    END IF;
+    INSERT INTO @.effects (effect_id, run_id, tenant, thread, node, name, kind, state, key,
+            business_key, args_digest, request_wire, result_wire, attempt, failure, intended_at_us,
+            changed_at_us, decision, decided_by)
+        SELECT e->>'effect_id', r.run_id, r.tenant, r.thread, e->>'node', e->>'name', e->>'kind',
+            e->>'state', e->>'key', e->>'business_key', e->>'args_digest',
+            @.cut(blob, e->'request_wire'), @.cut(blob, e->'result_wire'), (e->>'attempt')::bigint,
+            @.cut(blob, e->'failure'), (e->>'intended_at_us')::bigint,
+            (e->>'changed_at_us')::bigint, e->>'decision', e->>'decided_by'
+        WHERE NOT EXISTS (
+            SELECT FROM @.effects AS k WHERE k.tenant = r.tenant AND k.run_id = r.run_id
+                AND k.effect_id = e->>'effect_id');
+    IF NOT FOUND THEN
+        PERFORM @.change_effect(r, e, blob);
+    END IF;
+END
 $$;
 
 CREATE FUNCTION @.put_ask(r @.runs, a jsonb, blob bytea) RETURNS void LANGUAGE sql AS $$
@@ -410,8 +446,9 @@ DECLARE
     held int[];
     taken int[] := '{}';
     k record;
-    c record;
-    of_run @.runs;
+    i int;
+    at int;
+    of_run @.runs;  -- what never changes of it is used
 BEGIN
     IF locks IS NOT NULL THEN
         PERFORM FROM @.threads AS t
@@ -422,14 +459,14 @@ BEGIN
             WHERE r.run_id IN (SELECT jsonb_array_elements_text(locks->'runs'))
             ORDER BY r.run_id FOR UPDATE;
     END IF;
-    SELECT coalesce(array_agg(x.i), '{}') INTO held FROM (
-        SELECT n.i::int AS i
-        FROM jsonb_array_elements(items) WITH ORDINALITY AS n(e, i)
-        JOIN @.runs AS r ON r.tenant = n.e->>0 AND r.run_id = n.e->>1
-        WHERE r.token = (n.e->>2)::bigint AND r.last_seq = (n.e->>3)::bigint - 1
-            AND r.status = 'running'
-        ORDER BY r.run_id FOR UPDATE OF r) AS x;
     IF keys IS NOT NULL THEN
+        SELECT coalesce(array_agg(x.i), '{}') INTO held FROM (
+            SELECT n.i::int AS i
+            FROM jsonb_array_elements(items) WITH ORDINALITY AS n(e, i)
+            JOIN @.runs AS r ON r.tenant = n.e->>0 AND r.run_id = n.e->>1
+            WHERE r.token = (n.e->>2)::bigint AND r.last_seq = (n.e->>3)::bigint - 1
+                AND r.status = 'running'
+            ORDER BY r.run_id FOR UPDATE OF r) AS x;
         FOR k IN
             SELECT (e->>0)::int + 1 AS i, e->>1 AS tenant, e->>2 AS key, e->>3 AS own
             FROM jsonb_array_elements(keys) WITH ORDINALITY AS n(e, o) ORDER BY o
@@ -454,34 +491,41 @@ BEGIN
         effect_id := NULL;
         business_key := NULL;
     END IF;
-    WITH written AS (
-        SELECT e->>0 AS tenant, e->>1 AS run_id, (e->>2)::bigint AS token,
+    -- One statement: the fence is in the update, which locks the runs in the order of their ids.
+    WITH wanted AS MATERIALIZED (
+        SELECT n.i::int AS i, e->>0 AS tenant, e->>1 AS run_id, (e->>2)::bigint AS token,
             (e->>3)::bigint AS first_seq, (e->>4)::bigint AS count, (e->>5)::bigint AS at_us,
             (e->>6)::bigint AS lease_until_us, (e->7->>0)::int AS at, (e->7->>1)::int AS length
-        FROM jsonb_array_elements(items) WITH ORDINALITY AS n(e, i) WHERE i = ANY (held)
+        FROM jsonb_array_elements(items) WITH ORDINALITY AS n(e, i)
+        WHERE held IS NULL OR n.i = ANY (held)
+        ORDER BY e->>1
     ), moved AS (
         UPDATE @.runs AS r SET last_seq = w.first_seq + w.count - 1,
             claims = CASE WHEN w.lease_until_us IS NULL THEN r.claims ELSE 1 END,
             lease_until_us = coalesce(w.lease_until_us, r.lease_until_us),
             ready_at_us = least(r.ready_at_us, w.lease_until_us)
-        FROM written AS w WHERE r.tenant = w.tenant AND r.run_id = w.run_id
+        FROM wanted AS w
+        WHERE r.tenant = w.tenant AND r.run_id = w.run_id AND r.token = w.token
+            AND r.last_seq = w.first_seq - 1 AND r.status = 'running'
+        RETURNING w.*
+    ), written AS (
+        INSERT INTO @.frames
+            SELECT w.tenant, w.run_id, w.first_seq, w.count, w.token, w.at_us,
+                substring(blob FROM w.at + 65 FOR w.length - 64),
+                substring(blob FROM w.at + 1 FOR 32), substring(blob FROM w.at + 33 FOR 32)
+            FROM moved AS w
     )
-    INSERT INTO @.frames
-        SELECT w.tenant, w.run_id, w.first_seq, w.count, w.token, w.at_us,
-            substring(blob FROM w.at + 65 FOR w.length - 64), substring(blob FROM w.at + 1 FOR 32),
-            substring(blob FROM w.at + 33 FOR 32)
-        FROM written AS w;
-    IF changes IS NOT NULL THEN
-        FOR c IN
-            SELECT (n.e->>0)::int + 1 AS i, n.e->1 AS change
-            FROM jsonb_array_elements(changes) WITH ORDINALITY AS n(e, o) ORDER BY o
-        LOOP
-            CONTINUE WHEN c.i <> ALL (held);
+    SELECT coalesce(array_agg(m.i), '{}') INTO held FROM moved AS m;
+    FOR n IN 0 .. coalesce(jsonb_array_length(changes), 0) - 1 LOOP
+        i := (changes->n->>0)::int;
+        CONTINUE WHEN i + 1 <> ALL (held);
+        IF i IS DISTINCT FROM at THEN
             SELECT r.* INTO of_run FROM @.runs AS r
-                WHERE r.tenant = items->(c.i - 1)->>0 AND r.run_id = items->(c.i - 1)->>1;
-            PERFORM @.apply(of_run, c.change, blob, (items->(c.i - 1)->>5)::bigint);
-        END LOOP;
-    END IF;
+                WHERE r.tenant = items->i->>0 AND r.run_id = items->i->>1;
+            at := i;
+        END IF;
+        PERFORM @.apply(of_run, changes->n->1, blob, (items->i->>5)::bigint);
+    END LOOP;
     IF cardinality(held || taken) < jsonb_array_length(items) THEN
         RETURN QUERY
             SELECT n.i::int - 1, coalesce(r.token, 0), r.holder, coalesce(r.last_seq, 0), NULL::text,
