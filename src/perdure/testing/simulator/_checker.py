@@ -12,9 +12,11 @@ from perdure.model import (
     EffectState,
     FrameRow,
     MailKind,
+    NewRun,
     RunReleased,
     RunRow,
     RunStatus,
+    Started,
     Wait,
     WaitKind,
 )
@@ -67,6 +69,10 @@ class Checker:
                     self._note_append(item)
         elif call.name == "renew":
             self._check_held(call)
+        elif call.name == "start":
+            for new, started in zip(call.args[0], result, strict=True):
+                if isinstance(started, Started):
+                    self._check_started(new, started)
         self.states += 1
         tables = self._truth.tables
         for run_id, row in tables.runs.items():
@@ -78,6 +84,16 @@ class Checker:
         require(len(self._runs) <= len(tables.runs), "a run has vanished from the store")
         self._runs = dict(tables.runs)
         self._check_mail()
+
+    @staticmethod
+    def _check_started(new: NewRun, started: Started) -> None:
+        """Check that a start which holds its run is told so, also when it comes again."""
+        row = started.row
+        is_held = row.status is RunStatus.RUNNING and (row.holder, row.token) == (new.take_for, 1)
+        is_told = started.taken or row.run_id != new.run_id or not is_held
+        require(
+            is_told, f"run {row.run_id}: its start came again and was not told that it holds it"
+        )
 
     def _note_append(self, item: Append) -> None:
         frames = self._truth.tables.frames[item.run_id]

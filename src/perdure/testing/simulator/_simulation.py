@@ -8,7 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from perdure.engine.environment import Environment
 from perdure.engine.runtime import Runtime
+from perdure.engine.worker import Worker
 from perdure.testing.clock import SeededRng, VirtualClock, virtual_services
 from perdure.testing.simulator._checker import Checker, Violation
 from perdure.testing.simulator._default import DefaultScenario
@@ -46,6 +48,18 @@ class Report(Struct, frozen=True, kw_only=True):
     virtual_s: float
     digest: str
     results: dict[str, Any]
+
+
+class HostEnvironment(Environment):
+    """A host's environment, which knows the graphs of the scenario and no others.
+
+    What else this process has defined must not change the history of a seed.
+    """
+
+    @property
+    def may_learn(self) -> bool:
+        """Whether there are graphs to learn: never."""
+        return False
 
 
 class SimulationFailed(AssertionError):
@@ -218,9 +232,11 @@ class Simulation:
             probe=host.services.probe,
         )
         self.hosts.append(host)
-        settings = self.scenario.settings if worker else False
         link: Any = Link(self.network, host)
-        host.runtime = Runtime.open(link, self.graphs, services=host.services, worker=settings)
+        engine = HostEnvironment(link, host.services)
+        engine.register(self.graphs)
+        working = Worker(engine, self.scenario.settings) if worker else None
+        host.runtime = Runtime(engine, working)
         self.trace.add(name, "comes")
         await host.do(host.runtime.__aenter__())
         host.is_ready = True
