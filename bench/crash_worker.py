@@ -67,8 +67,9 @@ def settings(ttl_s: float | None) -> WorkerSettings:
 
 
 async def main(url: str, notes: Path, ttl_s: float | None = None) -> None:
-    note(notes, "opened", 0)
-    async with Runtime.open(url, graphs=[graph], worker=settings(ttl_s)):
+    runtime = Runtime.open(url, graphs=[graph], worker=settings(ttl_s))
+    note(notes, "opened", 0)  # its modules are loaded, like the interpreter; nothing was asked yet
+    async with runtime:
         note(notes, "ready", 0)
         await asyncio.Event().wait()
 

@@ -148,6 +148,10 @@ POSTGRES_PARTS: dict[str, list[Spec]] = {
                  goal=Goal(limit=(TTL_S + 1) * 1000)),
         ],
         "restart": RESTART,
+        "import": [
+            Spec(name="import", title="import of the store and driver, over perdure", unit="ms"),
+            Spec(name="import.cpu", title="the same, CPU", unit="ms"),
+        ],
     }.items()
 }  # fmt: skip
 

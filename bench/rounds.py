@@ -98,6 +98,7 @@ class Rounds:
         if self._postgres is not None:
             acts += self._acts_at(self._postgres, needs_floors=self._needs_postgres_floors)
         acts += [self._import] if "import" in self._parts else []
+        acts += [self._import_of_postgres] if "postgres.import" in self._parts else []
         acts += [partial(self._peer_work, peer) for peer in self._peers]
         try:
             for number in range(self._size.rounds + 1):
@@ -224,6 +225,15 @@ class Rounds:
             for name, cost in (("import", whole), ("floor.import", parts)):
                 self._add(name, (cost.wall_s - empty.wall_s) * 1000)
                 self._add(f"{name}.cpu", (cost.cpu_s - empty.cpu_s) * 1000)
+
+    async def _import_of_postgres(self) -> None:
+        for _ in range(self._size.imports):
+            whole, without = (
+                _interpreter(program, self._folder)
+                for program in ("import perdure, perdure.store.postgres", "import perdure")
+            )
+            self._add("postgres.import", (whole.wall_s - without.wall_s) * 1000)
+            self._add("postgres.import.cpu", (whole.cpu_s - without.cpu_s) * 1000)
 
     async def _peer_work(self, peer: Peer) -> None:
         name = f"peers.{peer.system}"

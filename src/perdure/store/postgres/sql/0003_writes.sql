@@ -217,6 +217,67 @@ BEGIN
 END
 $$;
 
+-- Whether nothing of these runs is known: no run, key or thread of theirs, also not among themselves.
+CREATE FUNCTION @.are_fresh(runs jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT count(DISTINCT n.run_id) = count(*)
+            AND count(DISTINCT (n.tenant, n.thread)) = count(*)
+            AND count(DISTINCT (n.tenant, n.start_key)) FILTER (WHERE n.start_key IS NOT NULL)
+                = count(n.start_key)
+            AND bool_and(NOT EXISTS (SELECT FROM @.runs AS r WHERE r.run_id = n.run_id))
+            AND bool_and(NOT EXISTS (
+                SELECT FROM @.threads AS t WHERE t.tenant = n.tenant AND t.thread = n.thread))
+            AND bool_and(n.start_key IS NULL OR NOT EXISTS (
+                SELECT FROM @.runs AS r WHERE r.tenant = n.tenant AND r.start_key = n.start_key))
+        FROM (
+            SELECT e->>'run_id' AS run_id, e->>'tenant' AS tenant, e->>'thread' AS thread,
+                e->>'start_key' AS start_key FROM jsonb_array_elements(runs) AS e) AS n);
+END
+$$;
+
+-- Starts runs of which nothing is known, all with one statement: the rules are those of `insert_run`
+-- on a thread without runs. Another start of the same thread at the same moment makes one of the two
+-- fail by a unique index, and be called again.
+CREATE FUNCTION @.start_fresh(runs jsonb, blob bytea) RETURNS SETOF @.runs LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+        WITH fresh AS MATERIALIZED (
+            SELECT n.*, n.ready <= n.created AND n.take_for IS NOT NULL AND NOT EXISTS (
+                SELECT FROM @.limits AS l WHERE l.tenant IN ('', '*', n.tenant)
+                    AND l.graph IN ('', n.graph)) AS is_taken
+            FROM (
+                SELECT i, e, e->>'run_id' AS run_id, e->>'tenant' AS tenant, e->>'thread' AS thread,
+                    e->>'graph' AS graph, e->>'take_for' AS take_for,
+                    (e->>'created_at_us')::bigint AS created, (e->>'ready_at_us')::bigint AS ready,
+                    (e->>'lease_until_us')::bigint AS until
+                FROM jsonb_array_elements(runs) WITH ORDINALITY AS x(e, i)) AS n
+        ), line AS (
+            INSERT INTO @.threads (tenant, thread, last_ordinal)
+                SELECT f.tenant, f.thread, 1 FROM fresh AS f ORDER BY 1, 2
+        ), first AS (
+            INSERT INTO @.frames
+                SELECT f.tenant, f.run_id, 1, 1, 0, f.created, @.cut(blob, f.e->'first_body'),
+                    decode(repeat('00', 32), 'hex'), @.cut(blob, f.e->'first_hash') FROM fresh AS f
+        ), made AS (
+            INSERT INTO @.runs AS r (run_id, tenant, thread, ordinal, graph, version, status, token,
+                    holder, ready_at_us, lease_until_us, is_queued, priority, claims, last_seq,
+                    base_checkpoint, checkpoint, start_key, input_digest, parent, parent_call,
+                    created_at_us)
+                SELECT f.run_id, f.tenant, f.thread, 1, f.graph, (f.e->>'version')::bigint,
+                    CASE WHEN f.is_taken THEN 'running' ELSE 'pending' END, f.is_taken::int,
+                    CASE WHEN f.is_taken THEN f.take_for END,
+                    CASE WHEN f.is_taken THEN f.until ELSE greatest(f.ready, f.created) END,
+                    CASE WHEN f.is_taken THEN f.until END, false, (f.e->>'priority')::bigint,
+                    f.is_taken::int, 1, 0, 0, f.e->>'start_key', f.e->>'input_digest',
+                    f.e->>'parent', f.e->>'parent_call', f.created
+                FROM fresh AS f ORDER BY f.i
+                RETURNING r.*
+        )
+        SELECT m.* FROM made AS m ORDER BY m.run_no;
+END
+$$;
+
 -- Starts runs; gives for each, in order: what became of it, the cancelled, and a run's row (its own,
 -- the first of its key, or the one that the thread is busy with).
 CREATE FUNCTION @.start(runs jsonb, blob bytea)
@@ -228,6 +289,10 @@ BEGIN
     PERFORM pg_advisory_xact_lock(k) FROM (
         SELECT DISTINCT hashtextextended('@' || (e->>'tenant') || chr(1) || (e->>'start_key'), 0) AS k
         FROM jsonb_array_elements(runs) AS e WHERE e->>'start_key' IS NOT NULL ORDER BY 1) AS keys;
+    IF @.are_fresh(runs) THEN
+        RETURN QUERY SELECT 'created', ARRAY[]::text[], f FROM @.start_fresh(runs, blob) AS f;
+        RETURN;
+    END IF;
     PERFORM @.lock_threads(runs);
     FOR n IN SELECT e FROM jsonb_array_elements(runs) WITH ORDINALITY AS x(e, i) ORDER BY i LOOP
         cancelled := ARRAY[]::text[];
