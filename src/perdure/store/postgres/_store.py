@@ -71,6 +71,7 @@ from perdure.store.postgres.limits import (
     LANES_MAX,
     NOTIFY_LATER_S,
     NOTIFY_SOON_S,
+    RENEW_AGAIN_S,
     SESSIONS_MAX,
     STRIKE_S,
     UNREADABLE_PAUSE_US,
@@ -367,13 +368,20 @@ class PostgresStore:
         lease_until_us: int,
     ) -> set[RunId]:
         """Extend the leases and the heartbeat; return the runs that are lost."""
-        params = (worker_id, as_json(list(held)), now_us, lease_until_us)
         sql = queries.of(queries.RENEW, self._options)
         urgent = self._now_open().urgent
-        found = await urgent.call("renew", sql, params, is_write=True)
+        asked, lost = list(held), set[RunId]()
+        for pause_s in (*RENEW_AGAIN_S, 0.0):
+            params = (worker_id, as_json(asked), now_us, lease_until_us)
+            found = await urgent.call("renew", sql, params, is_write=True)
+            kept = {(RunId(run_id), token): is_renewed for run_id, token, is_renewed in found}
+            lost |= {run_id for run_id, token in asked if (run_id, token) not in kept}
+            asked = [pair for pair, is_renewed in kept.items() if not is_renewed]
+            if not asked:
+                break
+            await self._services.clock.sleep(pause_s)
         await self._time.ask(lambda: urgent.call("time", SERVER_TIME))
-        kept = set(found)
-        return {run_id for run_id, token in held if (run_id, token) not in kept}
+        return lost
 
     async def post(self, mail: Mail) -> RunRow:
         """Store a message for an unfinished run and wake it; see `Store.post`."""

@@ -610,10 +610,10 @@ $$;
 
 CREATE FUNCTION @.renew(
     of_worker text, held jsonb, now_us bigint, until bigint
-) RETURNS TABLE (run_id text, token bigint) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (run_id text, token bigint, is_renewed boolean) LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE @.workers SET seen_at_us = greatest(seen_at_us, now_us) WHERE worker_id = of_worker;
-    -- A run whose row is locked is at work or in a transaction: nobody can claim it meanwhile, and
+    -- A run whose row is locked is at work, in a transaction, or just being claimed by another:
     -- waiting for it would let the leases of all others end.
     UPDATE @.runs AS r SET lease_until_us = greatest(r.lease_until_us, until)
         FROM (
@@ -624,7 +624,7 @@ BEGIN
         ) AS l
         WHERE r.tenant = l.tenant AND r.run_id = l.run_id;
     RETURN QUERY
-        SELECT r.run_id, r.token FROM jsonb_array_elements(held) AS e
+        SELECT r.run_id, r.token, r.lease_until_us >= until FROM jsonb_array_elements(held) AS e
         JOIN @.runs AS r ON r.run_id = e->>0 AND r.token = (e->>1)::bigint
         WHERE r.holder = of_worker AND r.status = 'running';
 END
