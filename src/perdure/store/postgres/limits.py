@@ -37,8 +37,8 @@ CLAIM_WINDOW = 2048
 lines."""
 
 RENEW_AGAIN_S = (0.005, 0.02, 0.05, 0.1)
-"""Pauses before a heartbeat looks again at runs whose row was locked. A row that is locked for
-longer is in a transaction of its run: nobody can claim it before that ends, and that renews the lease."""
+"""Pauses before a heartbeat looks again at runs whose row was locked. One that stays locked is in a
+transaction of its run: nobody can claim it before that ends, which renews the lease."""
 
 WORKER_FORGOTTEN_US = 24 * 3600 * 1_000_000
 """A worker row without a heartbeat for so long is removed when another worker registers."""
