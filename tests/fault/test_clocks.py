@@ -68,7 +68,7 @@ graph.edge(second, END)
 
 
 async def jump(clock: WrongClock) -> None:
-    """Jump to and fro until cancelled."""
+    """Jump forth and back until cancelled."""
     while True:
         for by_us in (HOUR_US, 0, -HOUR_US, 0):
             clock.off_us = by_us
