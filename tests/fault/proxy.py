@@ -128,7 +128,8 @@ class Proxy:
             link.cut()
             for pump in pumps:
                 pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*pumps, return_exceptions=True)
             self._links.discard(link)
 
     async def _to_server(self, reader: asyncio.StreamReader, link: Link) -> None:

@@ -10,10 +10,12 @@ import pytest
 
 from perdure import END, START, Context, Graph, Runtime, WorkerSettings, effect
 from perdure.clock import system_services
+from perdure.errors import CommitUncertain
 from perdure.model import LimitRow
-from perdure.store.postgres import PostgresStore
+from perdure.store.postgres import PostgresStore, _lanes
 from perdure.store.postgres._news import LOCK_KEY
 from perdure.testing import _store_kit as kit
+from tests.fault.proxy import Proxy
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(60)]
 
@@ -229,3 +231,26 @@ async def test_claim_that_falls_silent_does_not_hold_up_the_others(stores):
         assert len(await kit.claimed(other, now_us=kit.FAR)) == 1
     assert time.monotonic() - begun_s < 10
     assert not hanging.done()
+
+
+# -- connections that say nothing ------------------------------------------------------------------
+
+
+async def test_connection_that_says_nothing_is_given_up(postgres, schema, monkeypatch):
+    """A middle box that holds a connection open and forwards nothing: keepalives are answered."""
+    monkeypatch.setattr(_lanes, "ANSWER_S_MAX", 1.0)
+    async with Proxy(postgres.port) as proxy:
+        url = postgres.url(
+            schema, over_tcp=True, port=str(proxy.port), sslmode="disable", gssencmode="disable"
+        )
+        store = PostgresStore(url, system_services())
+        await store.open()
+        row = await kit.written(store, await kit.taken(store, "a"))
+        proxy.stall()
+        async with asyncio.timeout(5):
+            with pytest.raises(CommitUncertain):
+                await store.append([kit.appended_to(row)])
+        proxy.cut()
+        proxy.resume()
+        await kit.written(store, row)
+        await store.close()

@@ -6,7 +6,10 @@ asked again; a write is uncertain (`CommitUncertain`).
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -17,7 +20,7 @@ from perdure.clock import Services
 from perdure.errors import CommitUncertain, StoreError, StoreUnavailable
 from perdure.store.postgres._errors import REPEATABLE, map_error, told
 from perdure.store.postgres._url import PostgresOptions
-from perdure.store.postgres.limits import CLAIM_IDLE_S, RETRIES_MAX, RETRY_PAUSE_S
+from perdure.store.postgres.limits import ANSWER_S_MAX, CLAIM_IDLE_S, RETRIES_MAX, RETRY_PAUSE_S
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Rows = list[tuple[Any, ...]]
@@ -96,6 +99,12 @@ async def connect(options: PostgresOptions, *, plain: bool = False) -> Connectio
 def is_lost(connection: Connection, error: psycopg.Error) -> bool:
     """Return whether the error ended the connection, rather than the statement alone."""
     return connection.closed or (error.sqlstate or "").startswith("57P")
+
+
+def _hang_up(connection: Connection) -> None:
+    """End a connection that does not answer, from outside: cancelling would wait for an answer."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 class Lanes:
@@ -203,6 +212,7 @@ class _Lane:
             connection = self._connection
             if connection is None or connection.closed:
                 connection = self._connection = await connect(self._options)
+            waiting = asyncio.get_running_loop().call_later(ANSWER_S_MAX, _hang_up, connection)
             try:
                 return await call.run(connection)
             except REPEATABLE as error:
@@ -212,6 +222,8 @@ class _Lane:
                 pause_s *= 2
             except psycopg.Error as error:
                 await self._give_up(call, connection, error, is_last=attempt > 0)
+            finally:
+                waiting.cancel()
         msg = f"{self._options.place}: {call.name} was tried too often; nothing was written"
         raise StoreError(msg)
 

@@ -28,9 +28,10 @@ notification."""
 NOTIFY_LATER_S = 0.1
 """The same for writes that only somebody who watches a run wants to know of."""
 
-STRIKE_S = 0.03
+STRIKE_S = 0.2
 """A worker whose lock is gone is looked at again after so long: one that lives and lost its
-connection has taken it again by then."""
+connection has taken it again by then, on a busy machine or a slow network too. Too short, and a cut
+connection takes its runs away, which leaves effects of kind `once` to a person."""
 
 CLAIM_WINDOW = 2048
 """Due runs that one claim looks at one by one; more are a backlog, looked at by the heads of its
@@ -49,6 +50,11 @@ UNREADABLE_PAUSE_US = 60 * 1_000_000
 TRANSACTION_IDLE_S = 60
 """A transaction body that runs no statement for so long is rolled back: its run's row stays locked
 meanwhile."""
+
+ANSWER_S_MAX = 120.0
+"""How long a statement may go without an answer before its connection counts as broken. Longer than
+any wait for a row (`TRANSACTION_IDLE_S`). Keepalives notice most of it far sooner, but not a middle
+box that answers them and forwards nothing."""
 
 CLAIM_IDLE_S = 3
 """A claim under limits that is silent for so long between two statements is rolled back: no other
