@@ -177,10 +177,9 @@ class Environment:
             raise NotFound(msg, graph=name, version=version)
         return max(found, key=lambda plan: plan.version)
 
-    @property
-    def may_learn(self) -> bool:
-        """Whether this process has defined graphs that are not known here."""
-        return not graphs_defined() <= self._plans.keys()
+    def graphs_to_learn(self) -> list[tuple[str, int]]:
+        """Return (name, version) of graphs that this process has defined and that are not known."""
+        return sorted(graphs_defined() - self._plans.keys())
 
     def learn_child(self, name: str, version: int) -> bool:
         """Make the graph of a child run known, if this process has defined it."""

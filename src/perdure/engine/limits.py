@@ -133,6 +133,9 @@ HAND_BACK_DELAY_S = 0.5
 LOOK_PAUSE_S = 0.1
 """Shortest time between two looks at a run whose end somebody awaits."""
 
+LEARNED_FROM_MAX = 100
+"""Due runs of one graph that are looked at for a child among them."""
+
 LOOKED_AT_MAX = 1000
 """Runs that one query looks at for those who wait for their ends."""
 

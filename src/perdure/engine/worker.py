@@ -29,9 +29,9 @@ from perdure.engine.limits import (
     DRAIN_MARGIN_S,
     DRAIN_WINDOW_S,
     HEARTBEAT_S,
+    LEARNED_FROM_MAX,
     LIVENESS_POLL_S,
     MAIL_RETRY_S,
-    ROWS_MAX,
     SETTING_S_MAX,
     UNSERVED_BEATS,
 )
@@ -49,12 +49,10 @@ from perdure.errors import (
     StoreError,
 )
 from perdure.ids import RunId, WorkerId
-from perdure.model import FINAL_STATUSES, RunRow, RunStatus, WorkerRow
+from perdure.model import RunRow, WorkerRow
 from perdure.store.api import LIVENESS, RunQuery
 
 log = logging.getLogger("perdure")
-
-UNFINISHED = tuple(status for status in RunStatus if status not in FINAL_STATUSES)
 
 
 _BEGINNING = frozenset({"perdure-claim", "perdure-schedule"})
@@ -343,19 +341,17 @@ class Worker:
             replanned.cancel()
 
     async def _learn_children(self) -> None:
-        """Make the graphs of unfinished children known that this process has defined.
+        """Make the graphs of due children known that this process has defined.
 
         A child's graph is given to `ctx.spawn`, not to the worker: after a restart nothing else
         would tell that its runs can be executed here.
         """
         engine = self._engine
-        if not engine.may_learn:
-            return
-        known = set(engine.graphs())
-        for row in await engine.store.find_runs(RunQuery(statuses=UNFINISHED, limit=ROWS_MAX)):
-            graph = (row.graph, row.version)
-            if row.parent is not None and graph not in known and engine.learn_child(*graph):
-                known.add(graph)
+        for name, version in engine.graphs_to_learn():
+            query = RunQuery(graph=name, due_us=engine.now_us(), limit=LEARNED_FROM_MAX)
+            rows = await engine.store.find_runs(query)
+            is_child = any(row.parent is not None and row.version == version for row in rows)
+            if is_child and engine.learn_child(name, version):
                 self._wake.set()
 
     async def _liveness_loop(self) -> None:

@@ -177,8 +177,12 @@ def test_a_chain_that_was_touched_breaks(damage):
 class Shelf:
     """A store with one run."""
 
-    def __init__(self, chain):
+    def __init__(self, chain, row):
         self.chain = chain
+        self.row = row
+
+    async def read_run(self, _run_id):
+        return self.row
 
     async def read_thread(self, *_names):
         return None
@@ -204,6 +208,7 @@ async def test_a_chain_that_lost_its_end_is_noticed(cut):
         status=RunStatus.RUNNING,
         last_seq=1,
     )
-    assert (await load_run(Shelf(chain[:1]), row)).state.last_seq == 1
+    assert (await load_run(Shelf(chain[:1], row), row)).state.last_seq == 1
+    longer = msgspec.structs.replace(row, last_seq=1 + cut)
     with pytest.raises(StoreCorrupt, match=r"ends at seq 1, its row says"):
-        await load_run(Shelf(chain[:1]), msgspec.structs.replace(row, last_seq=1 + cut))
+        await load_run(Shelf(chain[:1], longer), longer)

@@ -271,17 +271,19 @@ class PostgresStore:
         writes = self._now_open().writes
         sql = queries.of(queries.APPEND, self._options)
         outcomes: list[AppendOutcome] = []
-        refused: dict[tuple[RunId, int], AppendOutcome] = {}
+        refused: set[tuple[RunId, int]] = set()
         # A run is once in a batch, which is one commit; where a worker took it over from itself it
         # is there twice, and the second goes after the first.
         for part in _without_repeats(batch):
-            later = [item for item in part if (item.run_id, item.token) not in refused]
-            found = await writes.call("append", sql, AppendWire(later).params, is_write=True)
-            outcomes += [refused.get((item.run_id, item.token), _APPENDED) for item in part]
-            for row in found:
-                item = later[row[0]]
-                outcomes[len(outcomes) - len(part) + part.index(item)] = queries.refusal(row)
-                refused[item.run_id, item.token] = await self._fenced(item.run_id)
+            sent = [item for item in part if (item.run_id, item.token) not in refused]
+            found = await writes.call("append", sql, AppendWire(sent).params, is_write=True)
+            fates = {sent[row[0]].run_id: queries.refusal(row) for row in found}
+            for item in part:
+                if (item.run_id, item.token) in refused:
+                    outcomes.append(await self._fenced(item.run_id))
+                else:
+                    outcomes.append(fates.get(item.run_id, _APPENDED))
+            refused |= {(item.run_id, item.token) for item in part if item.run_id in fates}
         is_waking = rules.wakes_others(batch)
         self._tell(NOTIFY_SOON_S if is_waking else NOTIFY_LATER_S, here=is_waking)
         return outcomes

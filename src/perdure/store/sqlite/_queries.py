@@ -8,7 +8,7 @@ import apsw
 import msgspec
 
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
-from perdure.model import AskRow, EffectRow, FrameRow, Mail, RunRow, ThreadRow, WorkerRow
+from perdure.model import AskRow, EffectRow, FrameRow, Mail, RunRow, RunStatus, ThreadRow, WorkerRow
 from perdure.store import _rules as rules
 from perdure.store._rows import (
     RUN_COLUMNS,
@@ -96,8 +96,12 @@ def find_runs(db: apsw.Connection, query: RunQuery) -> list[RunRow]:
     if query.except_graphs:
         graphs = msgspec.json.encode(query.except_graphs).decode()
         found.term(f"(graph, version) NOT IN ({_PAIRS})", graphs)
-    # Few runs are due, whatever the order of the listing makes the planner believe.
-    index = "" if query.due_us is None else "INDEXED BY perdure_runs_ready"
+    # Few runs are due, or parked, whatever the order of the listing makes the planner believe.
+    index = ""
+    if query.due_us is not None:
+        index = "INDEXED BY perdure_runs_ready"
+    elif query.statuses == (RunStatus.NEEDS_DECISION,):
+        index = "INDEXED BY perdure_runs_parked"
     sql = (
         f"SELECT {RUN_COLUMNS} FROM perdure_runs {index} {found.where()} "
         "ORDER BY run_id DESC LIMIT ?"

@@ -196,6 +196,7 @@ CREATE TABLE perdure_schedules (
     problem TEXT NOT NULL,
     PRIMARY KEY (tenant, name)
 ) WITHOUT ROWID;
+CREATE INDEX perdure_runs_parked ON perdure_runs (run_id) WHERE status = 'needs_decision';
 CREATE INDEX perdure_schedules_next ON perdure_schedules (next_at_us)
     WHERE next_at_us IS NOT NULL;
 """

@@ -56,10 +56,9 @@ class HostEnvironment(Environment):
     What else this process has defined must not change the history of a seed.
     """
 
-    @property
-    def may_learn(self) -> bool:
-        """Whether there are graphs to learn: never."""
-        return False
+    def graphs_to_learn(self) -> list[tuple[str, int]]:
+        """Return no graphs: there are none to learn."""
+        return []
 
 
 class SimulationFailed(AssertionError):

@@ -48,6 +48,7 @@ CREATE INDEX runs_turn ON @.runs ((-priority), tenant, ready_at_us)
     WHERE ready_at_us IS NOT NULL AND status <> 'running';
 CREATE INDEX runs_lease ON @.runs (ready_at_us) WHERE status = 'running';
 CREATE INDEX runs_holder ON @.runs (holder) WHERE holder IS NOT NULL;
+CREATE INDEX runs_parked ON @.runs (run_id) WHERE status = 'needs_decision';
 CREATE INDEX runs_parent ON @.runs (parent, run_id) WHERE parent IS NOT NULL;
 
 CREATE TABLE @.threads (
