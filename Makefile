@@ -60,6 +60,10 @@ mutations: $(READY) ## Break rules on purpose, and see whether and how soon the 
 soak: $(READY) ## Execute 200 runs on 3 workers while 50 of them are killed (SEED=number for another course)
 	@$(BIN)/python -m tests.fault.soak --runs 200 --kills 50 $(if $(SEED),--seed $(SEED))
 
+outage: $(READY) ## Execute 200 runs on PostgreSQL while server, network and workers fail (SEED=number, FAULTS=a,b)
+	@$(BIN)/python -m tests.fault.outage --runs 200 --kills 50 --spread-s 50 \
+		$(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
+
 check: $(READY) ## Run every static check, and name those that failed
 	@$(BIN)/python tools/check.py
 

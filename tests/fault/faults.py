@@ -1,10 +1,12 @@
 """What is done to workers and to the server while runs are under way: seeded, counted."""
 
 import random
+import re
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import psycopg
 
@@ -29,8 +31,11 @@ WHERE backend_type = 'client backend' AND application_name LIKE 'f\\_%'
 class Workers:
     """Worker processes, each replaced when it has died."""
 
-    def __init__(self, stage: Stage, count: int) -> None:
+    def __init__(self, stage: Stage, count: int, port: int) -> None:
+        """Fork so many; they reach the server by that port."""
         self._stage = stage
+        own = f"port={port}"
+        self._scene = replace(stage.scene, url=re.sub(r"port=\d+", own, stage.scene.url))
         self._number = 0
         self.late_starts = 0
         self.children = [self._new() for _ in range(count)]
@@ -38,7 +43,7 @@ class Workers:
 
     def _new(self) -> Child:
         self._number += 1
-        return self._stage.worker(f"worker-{self._number}")
+        return self._stage.worker(f"worker-{self._number}", scene=self._scene)
 
     def kill(self, nth: int) -> None:
         """Kill one, and start another in its place."""

@@ -53,6 +53,10 @@ class Outside:
         """Return what it has counted up to now."""
         return (await self.ask("GET", "/counts"))[1]
 
+    async def times(self) -> list[tuple[int, float]]:
+        """Return who asked when (monotonic seconds of this host)."""
+        return [tuple(each) for each in (await self.ask("GET", "/times"))[1]]
+
     async def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:

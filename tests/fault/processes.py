@@ -113,8 +113,19 @@ def fork(name: str, body: Callable[[], Any], *, log: Path, deadline_s: float) ->
 def _run(body: Callable[[], Any]) -> int:
     result = body()
     if isinstance(result, Coroutine):
-        result = asyncio.run(result)
+        result = asyncio.run(_watched(result))
     return result if isinstance(result, int) else 0
+
+
+async def _watched(body: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine; on SIGUSR1 write down where every task stands."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _show_tasks)
+    return await body
+
+
+def _show_tasks() -> None:
+    for task in asyncio.all_tasks():
+        task.print_stack(file=sys.stderr)
 
 
 class Family:
@@ -144,6 +155,13 @@ class Family:
         child = fork(name, body, log=log, deadline_s=self.left_s + 5.0)
         self._children.append(child)
         return child
+
+    def show_tasks(self) -> None:
+        """Let all that live write down where their tasks stand, into their logs."""
+        for child in self._children:
+            if child.poll() is None and child.name not in {"service", "proxy"}:
+                child.send(signal.SIGUSR1)
+        time.sleep(1.0)
 
     def logs(self) -> str:
         """Return the output of all children."""

@@ -21,6 +21,7 @@ from perdure.engine.loading import read_records
 from perdure.errors import ThreadBusy
 from tests.fault import actors, small
 from tests.fault.injector import Injector, Point
+from tests.fault.partitions import partition
 from tests.fault.processes import Child
 from tests.fault.stage import Stage, finish_all, is_stopped, started_by
 from tests.fault.stores import SQLITE
@@ -404,6 +405,7 @@ SCENES: dict[str, Callable[..., dict[str, Any]]] = {
     "poisoned": poisoned,
     "drain": drain,
     "soak": soak,
+    "partition": partition,
 }
 
 

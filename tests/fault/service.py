@@ -41,7 +41,7 @@ class Ledger:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("CREATE TABLE IF NOT EXISTS asked (endpoint, label, key, pid)")
+        self._db.execute("CREATE TABLE IF NOT EXISTS asked (endpoint, label, key, pid, at_s)")
         self._db.execute("CREATE TABLE IF NOT EXISTS acts (endpoint, label, key, value)")
 
     def accept(self) -> int:
@@ -68,7 +68,8 @@ class Ledger:
     def ask(self, endpoint: str, label: str, key: str, pid: int) -> int:
         """Note a request; return which one it is for its label."""
         with self._lock:
-            self._db.execute("INSERT INTO asked VALUES (?, ?, ?, ?)", (endpoint, label, key, pid))
+            row = (endpoint, label, key, pid, time.monotonic())
+            self._db.execute("INSERT INTO asked VALUES (?, ?, ?, ?, ?)", row)
             sql = "SELECT count(*) FROM asked WHERE endpoint = ? AND label = ?"
             return int(self._db.execute(sql, (endpoint, label)).fetchone()[0])
 
@@ -90,6 +91,11 @@ class Ledger:
             row = self._db.execute(sql, (endpoint, key)).fetchone()
         return None if row is None else str(row[0])
 
+    def times(self) -> list[tuple[int, float]]:
+        """Return who asked when (monotonic seconds of this host), oldest first."""
+        with self._lock:
+            return self._db.execute("SELECT pid, at_s FROM asked ORDER BY at_s").fetchall()
+
     def truth(self) -> dict[str, Any]:
         """Return how often each thing was done and asked for, by `endpoint/label`, and by pid."""
         with self._lock:
@@ -110,6 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
+        if parts.path == "/times":
+            self._answer(200, self.ledger.times())
+            return
         if parts.path == "/counts":
             self._answer(200, self.ledger.truth())
             return
@@ -148,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         return is_chosen
 
-    def _answer(self, status: int, body: dict[str, Any]) -> None:
+    def _answer(self, status: int, body: Any) -> None:
         encoded = json.dumps(body).encode()
         with contextlib.suppress(OSError):  # whoever asked may be dead
             self.send_response(status)

@@ -86,6 +86,11 @@ class Stage:
         OUTSIDE.port = self.scene.port
         return asyncio.run(OUTSIDE.counts())
 
+    def times(self) -> list[tuple[int, float]]:
+        """Return which process asked the service when."""
+        OUTSIDE.port = self.scene.port
+        return asyncio.run(OUTSIDE.times())
+
     def until(self, what: str, is_true: Callable[[], Any]) -> None:
         """Wait until something is true.
 
