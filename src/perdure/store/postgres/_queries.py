@@ -117,16 +117,17 @@ SELECT * FROM @.drop_workers(ARRAY(
     WHERE pg_try_advisory_xact_lock({key})
 ), %s::bigint)
 """
-# Workers whose lock nobody holds, though the server that they took it on still runs.
+# Workers, and whether each is dead: nobody holds its lock, though the server it was taken on runs.
 FIND_DEAD = """
-SELECT w.worker_id FROM @.workers AS w
-WHERE w.liveness = (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text
+SELECT w.worker_id,
+    w.liveness = (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text
         || ':' || w.worker_id
     AND NOT EXISTS (
         SELECT FROM pg_locks AS l
         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
             AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
             AND ((l.classid::bigint << 32) | l.objid::bigint) = {key})
+FROM @.workers AS w
 """
 # A running run's indexed time is a lower bound: the first few by it, by their true time.
 NEXT_READY = """

@@ -69,6 +69,9 @@ from perdure.store.postgres._wire import AppendWire, Blob, as_json, mail_wire, r
 from perdure.store.postgres.limits import (
     CLAIM_WINDOW,
     LANES_MAX,
+    LOOK_S_MAX,
+    LOOK_SHARE_S,
+    LOOKERS_FREE,
     NOTIFY_LATER_S,
     NOTIFY_SOON_S,
     RENEW_AGAIN_S,
@@ -129,6 +132,7 @@ class PostgresStore:
         self._notice: asyncio.Task[None] | None = None
         self._notice_at_s = 0.0
         self._sessions = asyncio.Semaphore(SESSIONS_MAX)
+        self._next_look_s = 0.0
         self._workers: dict[WorkerId, WorkerRow] = {}
 
     # -- life --------------------------------------------------------------------------------------
@@ -457,8 +461,14 @@ class PostgresStore:
         await self._now_open().news.let_go(worker_id)
 
     async def release_dead(self) -> list[WorkerId]:
-        """Make the runs of workers that died claimable at once, on whichever host; return who."""
-        if not self._options.has_liveness or not await self._find_dead():
+        """Make the runs of workers that died claimable at once, on whichever host; return who.
+
+        All workers share the looking: the more there are, the less often each of them asks.
+        """
+        now_s = self._services.clock.monotonic_s()
+        if not self._options.has_liveness or now_s < self._next_look_s:
+            return []
+        if not await self._find_dead():
             return []
         await self._services.clock.sleep(STRIKE_S)
         suspects = await self._find_dead()
@@ -471,7 +481,10 @@ class PostgresStore:
     async def _find_dead(self) -> list[WorkerId]:
         sql = queries.of(self._by_lock(queries.FIND_DEAD), self._options)
         found = await self._now_open().urgent.call("find_dead", sql)
-        return [WorkerId(row[0]) for row in found]
+        if len(found) > LOOKERS_FREE:
+            pause_s = LOOK_SHARE_S * len(found) * self._services.rng.uniform(0.5, 1.5)
+            self._next_look_s = self._services.clock.monotonic_s() + min(pause_s, LOOK_S_MAX)
+        return [WorkerId(row[0]) for row in found if row[1]]
 
     async def _drop_dead(self, suspects: list[WorkerId]) -> list[WorkerId]:
         """Drop those of the suspects that still have no lock."""

@@ -33,6 +33,15 @@ STRIKE_S = 0.2
 connection has taken it again by then, on a busy machine or a slow network too. Too short, and a cut
 connection takes its runs away, which leaves effects of kind `once` to a person."""
 
+LOOKERS_FREE = 4
+"""So many workers look for dead ones as often as they like (each 30 ms)."""
+
+LOOK_SHARE_S = 0.0075
+LOOK_S_MAX = 1.0
+"""Of more workers each looks after this times their number, and after a second at the latest: all
+together about 130 times a second. A look takes the server 0.4 ms; 77 workers that looked each 30 ms
+took a whole core."""
+
 CLAIM_WINDOW = 2048
 """Due runs that one claim looks at one by one; more are a backlog, looked at by the heads of its
 lines."""
