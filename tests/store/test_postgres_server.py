@@ -9,7 +9,16 @@ import pytest
 from perdure.clock import system_services
 from perdure.errors import SettingInvalid, StoreForeign, StoreReadOnly, StoreUnavailable, UsageError
 from perdure.ids import AskId, TenantId
-from perdure.model import AskPut, Failure, MailKind, RunReleased, RunStatus, Wait, WaitKind
+from perdure.model import (
+    Appended,
+    AskPut,
+    Failure,
+    MailKind,
+    RunReleased,
+    RunStatus,
+    Wait,
+    WaitKind,
+)
 from perdure.store.api import LIVENESS, AskQuery, RunQuery
 from perdure.store.postgres import PostgresStore, parse_url
 from perdure.store.postgres import limits as store_limits
@@ -327,3 +336,105 @@ async def test_a_damaged_row_does_not_hold_up_the_others(postgres, schema, caplo
         found = {row.run_id for row in await kit.claimed(store)}
         assert found == {"r_a", "r_c"}
         assert "passed over" in caplog.text
+
+
+# -- transactions of users -------------------------------------------------------------------------
+
+
+async def _transacts(store, row, *statements):
+    async def body(transaction):
+        for statement in statements:
+            await transaction.execute(statement)
+        return kit.appended_to(row)
+
+    return await store.transact(body, run_id=row.run_id, token=row.token)
+
+
+async def test_what_a_body_sets_holds_for_its_own_statements_only(postgres, schema):
+    role = f"app_{schema}"
+    postgres.query(f"CREATE ROLE {role}")
+    postgres.query(f"CREATE TABLE public.mine_{schema} (a int)")
+    postgres.query(f"GRANT ALL ON public.mine_{schema} TO {role}")
+    try:
+        async with opened(postgres.url(schema)) as store:
+            for statement in (
+                f"SET LOCAL ROLE {role}",
+                "SET LOCAL statement_timeout = 100",
+                "SET LOCAL search_path = nowhere",
+                "SELECT set_config('lock_timeout', '1', true)",
+            ):
+                row = await kit.taken(store, f"a{statement[10:14]}")
+                insert = f"INSERT INTO public.mine_{schema} VALUES (1)"
+                assert await _transacts(store, row, statement, insert) == Appended()
+        assert postgres.query(f"SELECT count(*) FROM public.mine_{schema}") == [(4,)]
+    finally:
+        postgres.query(f"DROP TABLE public.mine_{schema}")
+        postgres.query(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["DROP SCHEMA {} CASCADE", "drop schema if exists {}", "SET SESSION AUTHORIZATION x"],
+)
+async def test_a_body_cannot_drop_the_schema(postgres, schema, statement):
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.taken(store, "a")
+        with pytest.raises(UsageError):
+            await _transacts(store, row, statement.format(schema))
+        await kit.written(store, row)
+
+
+async def test_a_body_that_leaves_the_transaction_unusable_fails_its_effect(postgres, schema):
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.taken(store, "a")
+        with pytest.raises(UsageError, match="rolled back"):
+            await _transacts(store, row, "SELECT set_config('transaction_read_only', 'on', true)")
+        await kit.written(store, row)
+
+
+async def test_a_role_called_like_the_schema_keeps_its_tables_apart(postgres, schema):
+    postgres.query(f"CREATE ROLE {schema} SUPERUSER LOGIN")
+    try:
+        async with opened(postgres.url(schema).replace("postgres@", f"{schema}@")) as store:
+            row = await kit.taken(store, "a")
+            await _transacts(store, row, "CREATE TABLE made_here (a int)")
+        where = "SELECT schemaname FROM pg_tables WHERE tablename = 'made_here'"
+        assert postgres.query(where) == [("public",)]
+    finally:
+        postgres.query("DROP TABLE IF EXISTS public.made_here")
+        postgres.query(f"DROP OWNED BY {schema} CASCADE")
+        postgres.query(f"DROP ROLE {schema}")
+
+
+async def test_a_role_that_may_not_make_the_schema_is_told_how(postgres, schema):
+    role = f"poor_{schema}"
+    postgres.query(f"CREATE ROLE {role} LOGIN")
+    try:
+        url = postgres.url(schema).replace("postgres@", f"{role}@")
+        with pytest.raises(StoreReadOnly, match=f'GRANT CREATE ON DATABASE "postgres" TO "{role}"'):
+            await PostgresStore(url, system_services()).open()
+        with pytest.raises(SettingInvalid, match="flush_delay_ms=2 needs a superuser"):
+            await PostgresStore(f"{url}&flush_delay_ms=2", system_services()).open()
+    finally:
+        postgres.query(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql:///x?scheme=foo", "unknown option 'scheme'"),
+        ("postgresql://h:44x/x", "percent-encode|port"),
+        ("postgresql:///x?port=44x", "port '44x' must be a number"),
+        ("postgresql:///x?schema=pg_foo", "not pg_"),
+    ],
+)
+def test_mistakes_in_a_url_are_named(url, told):
+    with pytest.raises(SettingInvalid, match=told):
+        parse_url(url)
+
+
+async def test_a_database_that_is_not_there(postgres, schema):
+    with pytest.raises(StoreUnavailable, match="createdb NAME"):
+        await PostgresStore(
+            postgres.url(schema).replace("/postgres?", "/nowhere?"), system_services()
+        ).open()

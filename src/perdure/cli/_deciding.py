@@ -8,7 +8,7 @@ from perdure.cli import _shapes as shapes
 from perdure.cli._advice import is_answerable
 from perdure.cli._input import parse_json
 from perdure.cli._options import AnyTenant, AsJson, By, RunId, Sender, StoreUrl, await_
-from perdure.cli._output import print_json, say
+from perdure.cli._output import note, print_json, say
 from perdure.cli._reading import print_asks, refuse_given
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.engine import Runtime
@@ -18,7 +18,7 @@ from perdure.engine.views import Ask, LedgerEntry
 from perdure.engine.waits import as_datetime
 from perdure.errors import NeedsDecision, UsageError, VersionMismatch
 from perdure.ids import EffectId
-from perdure.model import EffectState
+from perdure.model import EffectState, WaitKind
 
 _IDS_SHOWN = 10
 """Most ids that an error names."""
@@ -135,14 +135,20 @@ def signal(
       perdure signal RUN_ID go
     """
     body = None if value is None else parse_json(value, "--value")
-    await_(_signal(store, run, topic, body, by))
+    others = await_(_signal(store, run, topic, body, by))
+    if others:
+        note(f"nobody waits for {topic!r} yet, it is kept; the run waits for: {', '.join(others)}")
     sent = {"run": run, "topic": topic, "value": body, "by": by}
     _done(sent, f"signalled {topic} to {run}", as_json=as_json)
 
 
-async def _signal(url: str, run_id: str, topic: str, value: Any, by: str) -> None:
+async def _signal(url: str, run_id: str, topic: str, value: Any, by: str) -> list[str]:
+    """Send a signal; return the topics that the run waits for, if this one is not among them."""
     async with existing(url) as runtime:
         await runtime.signal(run_id, topic, value, by=by)
+        waits = (await runtime.read_row(run_id)).waits
+    topics = [wait.subject for wait in waits if wait.kind is WaitKind.SIGNAL]
+    return [] if topic in topics else topics
 
 
 # -- resolve -------------------------------------------------------------------------------------

@@ -92,6 +92,9 @@ def _released(_event: Event, body: dict[str, Any]) -> str:
         return f"parked, needs a decision: {' '.join([why, *(f'[{e}]' for e in effects)]).strip()}"
     if body["reason"] == "waiting":
         return f"let go, waits for: {'; '.join(_wait_words(wait) for wait in body['waits'])}"
+    if body["reason"] == "store_fault":
+        failure = body.get("failure") or {}
+        return f"let go, the store failed: {failure.get('type', '')}: {failure.get('message', '')}"
     return _LET_GO.get(body["reason"], "let go")
 
 

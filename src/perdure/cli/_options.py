@@ -1,12 +1,14 @@
 """Arguments and options that several commands share."""
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from perdure.cli._store import DEFAULT_URL, VARIABLE
+from perdure.errors import SettingInvalid
 
 StoreUrl = Annotated[
     str,
@@ -51,5 +53,13 @@ T = TypeVar("T")
 
 
 def await_(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine."""
+    """Run a command's coroutine.
+
+    Raises:
+        SettingInvalid: the variable for the store is set and empty; nothing was run.
+    """
+    if os.environ.get(VARIABLE) == "":
+        coroutine.close()
+        msg = f"{VARIABLE} is set and empty; unset it, or name a store: {VARIABLE}={DEFAULT_URL}"
+        raise SettingInvalid(msg)
     return asyncio.run(coroutine)

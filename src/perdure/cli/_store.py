@@ -87,4 +87,8 @@ def with_store(command: str, url: str) -> str:
     if url == os.environ.get(VARIABLE, DEFAULT_URL):
         return command
     words, mark, comment = command.partition("  #")
-    return f"{words} --store {shlex.quote(shown_url(url))}{mark}{comment}"
+    shown = shown_url(url)
+    if shown != url:  # a command with stars in it would fail, and say nothing of why
+        shown = shown.replace(":***@", "@")
+        mark, comment = "  #", f"{comment} with the password in PGPASSWORD"
+    return f"{words} --store {shlex.quote(shown)}{mark}{comment}"

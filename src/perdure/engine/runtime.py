@@ -143,7 +143,8 @@ class Runtime(Orders):
         """Return a runtime to be entered with `async with`.
 
         Args:
-            url: `sqlite:///file.db`, `memory://`, or an unopened store.
+            url: `sqlite:///file.db`, `postgresql://user@host/database`, `memory://`, or an unopened
+                store.
             graphs: graphs and plain async functions that this process can run.
             worker: whether this process executes runs; or how (`WorkerSettings`).
             sandbox: backend for `ctx.sandbox` and effects of kind contained.

@@ -476,6 +476,8 @@ class Worker:
         if error is None or isinstance(error, LeaseLost):
             return
         is_unreadable = isinstance(error, StoreCorrupt | DecodeFailed)
+        if not is_unreadable:
+            log.warning("run %s is let go, and taken up again: %s", row.run_id, error)
         try:
             await hand_back(self._engine, row, failure_of(error), is_parked=is_unreadable)
         except PerdureError as again:

@@ -309,6 +309,11 @@ def _check_needs(
             "kind 'transaction' needs a parameter transaction; add `*, transaction` and write "
             "through it"
         )
+    if kind is EffectKind.TRANSACTION and not is_async_callable(declared.function):
+        problems.append(
+            "kind 'transaction' needs an async function: `await transaction.execute(...)`; what a "
+            "plain one writes would never be sent"
+        )
     retries = declared.retry
     if kind is EffectKind.ONCE and isinstance(retries, Retry) and retries.max_attempts != 1:
         problems.append(

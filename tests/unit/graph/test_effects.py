@@ -121,7 +121,7 @@ async def test_calling_runs_the_plain_function():
 
 @pytest.mark.parametrize("kind", list(EffectKind))
 def test_default_retries_follow_the_kind(kind):
-    def act(*, idempotency_key, transaction): ...
+    async def act(*, idempotency_key, transaction): ...
 
     declared = effect(kind=kind, reconcile=print)(act)
     is_resendable = kind in {"pure", "keyed", "lookup"}
@@ -295,3 +295,11 @@ def test_bind_agrees_with_inspect(args, kwargs):
             declared.bind(tuple(args), kwargs)
         return
     assert declared.bind(tuple(args), kwargs) == (expected.args, expected.kwargs)
+
+
+def test_a_transaction_is_an_async_function():
+    with pytest.raises(GraphInvalid, match="needs an async function"):
+
+        @effect(kind="transaction")
+        def plain(*, transaction):
+            transaction.execute("INSERT ...")

@@ -27,11 +27,19 @@ _MAPPING: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], .
         "{place}: the server has no room left; nothing of this write was kept. Free space there",
     ),
     (
-        (pg.ReadOnlySqlTransaction, pg.InsufficientPrivilege),
+        (pg.ReadOnlySqlTransaction,),
         StoreReadOnly,
         (
-            "{place} cannot be written by this role, or is a read-only replica; nothing was "
-            "written. Connect to the primary, as the role that owns the schema"
+            "{place} takes no writes: a replica, or default_transaction_read_only; nothing was "
+            "written. Connect to the primary (target_session_attrs=read-write in the URL)"
+        ),
+    ),
+    (
+        (pg.InsufficientPrivilege,),
+        StoreReadOnly,
+        (
+            "{place}: the role may not do this; nothing was written. Connect as the role that owns "
+            "the schema; a tenant's role may need: GRANT ... ON ALL TABLES IN SCHEMA"
         ),
     ),
     (
@@ -70,14 +78,34 @@ _MAPPING: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], .
 )
 
 
+_LOOK = "Look whether the server runs and is reached from here: pg_isready -h HOST -p PORT"
+_CONNECTION_HINTS = (
+    (
+        "password",
+        "Check user and password: in the URL (percent-encoded), in PGPASSWORD, or in ~/.pgpass",
+    ),
+    ("no pg_hba.conf entry", "The server's pg_hba.conf does not let this user in from here"),
+    ("role ", "Create the role (createuser NAME), or name another user in the URL"),
+    ("database ", "Create the database (createdb NAME), or name another one in the URL"),
+    ("translate host name", "Check the host's name in the URL"),
+    ("too many clients", "Raise the server's max_connections, or run fewer workers (7 for each)"),
+    ("remaining connection slots", "Raise the server's max_connections, or run fewer workers"),
+    ("invalid port", "Check the port in the URL"),
+    ("SSL", "Check sslmode and the certificates in the URL"),
+)
+"""What a connection's error text says, and what to do; the first that fits."""
+
+
 def map_error(error: psycopg.Error, place: str) -> StoreError:
     """Return the Perdure error for an error that the server reported: nothing was written."""
     for classes, target, text in _MAPPING:
         if isinstance(error, classes):
             return target(f"{text.format(place=place)} ({told(error)})", place=place)
     if isinstance(error, psycopg.OperationalError):
+        text = told(error)
+        hint = next((hint for part, hint in _CONNECTION_HINTS if part in text), _LOOK)
         msg = f"{place} cannot be reached or refused the connection; nothing was written"
-        return StoreUnavailable(f"{msg} ({told(error)})", place=place)
+        return StoreUnavailable(f"{msg}. {hint} ({text})", place=place)
     msg = f"{place}: the statement failed; nothing was written ({told(error)})"
     return StoreError(msg, place=place, sqlstate=error.sqlstate)
 

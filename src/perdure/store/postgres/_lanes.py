@@ -14,10 +14,10 @@ from typing import Any
 
 import psycopg
 from msgspec import Struct
-from psycopg.errors import FeatureNotSupported
+from psycopg.errors import FeatureNotSupported, InsufficientPrivilege
 
 from perdure.clock import Services
-from perdure.errors import CommitUncertain, StoreError, StoreUnavailable
+from perdure.errors import CommitUncertain, SettingInvalid, StoreError, StoreUnavailable
 from perdure.store.postgres._errors import REPEATABLE, map_error, told
 from perdure.store.postgres._url import PostgresOptions
 from perdure.store.postgres.limits import ANSWER_S_MAX, CLAIM_IDLE_S, RETRIES_MAX, RETRY_PAUSE_S
@@ -34,6 +34,10 @@ _SETTINGS = {
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
+    # All names are qualified: what is in other schemas, by whoever, is not looked at.
+    "search_path": "",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
     # A claim under limits locks out all others until its end, also where its process was stopped.
     "idle_in_transaction_session_timeout": f"{CLAIM_IDLE_S}s",
 }
@@ -90,6 +94,13 @@ async def connect(options: PostgresOptions, *, plain: bool = False) -> Connectio
         asked = ", ".join(["set_config(%s, %s, false)"] * len(settings))
         pairs = [text for pair in settings.items() for text in pair]
         await connection.execute(f"SELECT {asked}", pairs)  # placeholders only
+    except InsufficientPrivilege as error:
+        await connection.close()
+        msg = (
+            f"{options.place}: flush_delay_ms={options.flush_delay_ms:g} needs a superuser "
+            f"({told(error)}); leave it out, it is for benchmarks"
+        )
+        raise SettingInvalid(msg) from error
     except psycopg.Error as error:
         await connection.close()
         raise map_error(error, options.place) from error

@@ -8,8 +8,9 @@ from importlib.resources import files
 from typing import Any
 
 import psycopg
+from psycopg.errors import InsufficientPrivilege
 
-from perdure.errors import StoreForeign, StoreSchemaNewer
+from perdure.errors import StoreForeign, StoreReadOnly, StoreSchemaNewer
 from perdure.store.postgres._url import PostgresOptions
 
 MIGRATIONS: tuple[tuple[int, tuple[str, ...]], ...] = (
@@ -42,7 +43,7 @@ async def migrate(
         await connection.execute(lock, (schema,))
         version = await version_of(connection, options)  # again: another opener may have been first
         if version is None:
-            await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+            await _create(connection, options)
             sql = (
                 "CREATE TABLE @.schema_version (version int PRIMARY KEY, "
                 "migrated_at timestamptz NOT NULL DEFAULT now())"
@@ -54,6 +55,22 @@ async def migrate(
                     await connection.execute(qualified(_script(script), schema).encode())
                 insert = f'INSERT INTO "{schema}".schema_version (version) VALUES (%s)'
                 await connection.execute(insert, (target,))
+
+
+async def _create(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]], options: PostgresOptions
+) -> None:
+    schema, role, database = options.schema, connection.info.user, connection.info.dbname
+    try:
+        await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    except InsufficientPrivilege as error:
+        msg = (
+            f"{options.place}: the role {role!r} may not make the schema {schema!r} in the "
+            f"database {database!r}; nothing was written. As its owner run: "
+            f'GRANT CREATE ON DATABASE "{database}" TO "{role}"; or make the schema for it: '
+            f'CREATE SCHEMA "{schema}" AUTHORIZATION "{role}"'
+        )
+        raise StoreReadOnly(msg, role=role, database=database, schema=schema) from error
 
 
 def _script(name: str) -> str:

@@ -12,7 +12,16 @@ from psycopg.errors import (
 )
 from psycopg.pq import TransactionStatus
 
-from perdure.errors import CommitUncertain, StoreError, StoreUnavailable, UsageError
+from perdure.errors import (
+    CommitUncertain,
+    PerdureError,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreUnavailable,
+    UsageError,
+)
 from perdure.ids import RunId
 from perdure.model import Append, Appended, AppendOutcome, Fenced, RunStatus
 from perdure.store.api import Transaction
@@ -26,13 +35,29 @@ from perdure.store.postgres.limits import TRANSACTION_IDLE_S
 _COMMENTS = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
 _CONTROL = re.compile(
     r"(?:begin|start|commit|end|abort|rollback|savepoint|release|prepare\s+transaction|"
-    r"set\s+(?:session\s+|local\s+)?(?:transaction|session\s+characteristics|perdure\.)|reset|discard)\b",
+    r"set\s+(?:session\s+|local\s+)?"
+    r"(?:transaction|session\s+characteristics|session\s+authorization|perdure\.)|"
+    r"reset|discard)\b",
     re.IGNORECASE,
 )
 
 
 _RACES = (DeadlockDetected, SerializationFailure)
 """What the server rolled back for another transaction: done again, it succeeds."""
+
+
+# A role that is called like the schema would find Perdure's tables by their plain names, and make its
+# own there.
+_OWN_SCHEMA_OUT = (
+    "SELECT set_config('search_path', coalesce((SELECT string_agg(quote_ident(s), ', ') "
+    "FROM unnest(current_schemas(false)) AS s WHERE s <> %s), ''), true)"
+)
+# What a body may have set, for its own statements, does not hold for Perdure's.
+_OUR_TURN = (
+    "SELECT set_config('perdure.guard', 'off', true), set_config('role', 'none', true), "
+    "set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true), "
+    "set_config('search_path', '', true), set_config('default_transaction_read_only', 'off', true)"
+)
 
 
 class OpenTransaction:
@@ -42,7 +67,11 @@ class OpenTransaction:
         """Write on a connection with an open transaction."""
         self._connection = connection
         self._options = options
-        self._own = re.compile(rf'\b"?{options.schema}"?\s*\.|perdure\.guard', re.IGNORECASE)
+        self._own = re.compile(
+            rf'\b"?{options.schema}"?\s*\.|\bschema\s+(?:if\s+exists\s+)?"?{options.schema}\b|'
+            r"perdure\.guard",
+            re.IGNORECASE,
+        )
         self.failure: BaseException | None = None
         self.is_over = False
 
@@ -138,6 +167,7 @@ async def _begin(
             (f"{TRANSACTION_IDLE_S}s",),
         )
         fenced = await _fence(connection, options, run_id, token)
+        await connection.execute(_OWN_SCHEMA_OUT, (options.schema,))
         if fenced is None:
             await connection.execute("SELECT set_config('perdure.guard', 'on', true)")
     except psycopg.Error as error:
@@ -160,7 +190,7 @@ async def _commit(
     connection: Connection, options: PostgresOptions, item: Append, probe: Callable[[str], None]
 ) -> AppendOutcome:
     try:
-        await connection.execute("SELECT set_config('perdure.guard', 'off', true)")
+        await connection.execute(_OUR_TURN)
         async with connection.cursor(binary=True) as cursor:
             append = queries.of(queries.APPEND, options).encode()
             await cursor.execute(append, AppendWire([item]).params)
@@ -177,8 +207,21 @@ async def _commit(
             connection.pgconn.transaction_status == TransactionStatus.UNKNOWN
         ):
             return await _find_out(options, item, error)
-        raise map_error(error, options.place) from error
+        raise _not_committed(options, item, error) from error
     return Appended()
+
+
+def _not_committed(options: PostgresOptions, item: Append, error: psycopg.Error) -> PerdureError:
+    """Return what a failed commit is: a state of the server, or a fault of what the body did."""
+    mapped = map_error(error, options.place)
+    if isinstance(mapped, StoreFull | StoreLocked | StoreUnavailable | StoreCorrupt):
+        return mapped
+    msg = (
+        f"run {item.run_id!r}: after the statements of its transaction Perdure could not write to "
+        f"{options.place}; all of it is rolled back ({told(error)}). Leave role, settings and "
+        "Perdure's schema as they are"
+    )
+    return UsageError(msg, run_id=item.run_id, sqlstate=error.sqlstate)
 
 
 async def _find_out(options: PostgresOptions, item: Append, lost: psycopg.Error) -> AppendOutcome:

@@ -17,7 +17,8 @@ from perdure.store.postgres.limits import (
     UNANSWERED_MS,
 )
 
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,39}")
+_UNKNOWN = re.compile(r'invalid URI query parameter: "([^"]*)"')
 _OWN = frozenset({"schema", "flush_delay_ms", "liveness"})
 _DEFAULTS = {
     "connect_timeout": CONNECT_TIMEOUT_S,
@@ -67,6 +68,13 @@ def parse_url(url: str) -> PostgresOptions:
         query = urlencode([pair for pair in pairs if pair[0] not in _OWN])
         known = conninfo_to_dict(f"{base}?{query}" if query else base)
     except (ProgrammingError, ValueError) as error:
+        unknown = _UNKNOWN.search(str(error))
+        if unknown is not None:
+            msg = (
+                f"the PostgreSQL URL has an unknown option {unknown[1]!r}; Perdure's are "
+                f"{', '.join(sorted(_OWN))}, all others are libpq's (sslmode, host, ...)"
+            )
+            raise SettingInvalid(msg, option=unknown[1]) from None
         msg = (
             "the PostgreSQL URL can't be read; write postgresql://user:password@host:port/database "
             "and percent-encode special characters of user and password"
@@ -77,8 +85,12 @@ def parse_url(url: str) -> PostgresOptions:
     place += f"{known.get('dbname', '')}"
     schema = own.get("schema", "perdure")
     if not _SCHEMA.fullmatch(schema):
-        msg = f"{place}: schema={schema!r} must be a name of 1 to 40 of a-z, 0-9 and _"
+        msg = f"{place}: schema={schema!r} must be a name of 1 to 40 of a-z, 0-9 and _, not pg_..."
         raise SettingInvalid(msg, schema=schema)
+    ports = str(known.get("port", ""))
+    if not all(part.isdigit() for part in ports.split(",") if part):
+        msg = f"{place}: the port {ports!r} must be a number"
+        raise SettingInvalid(msg, port=ports)
     liveness = own.get("liveness", "on")
     if liveness not in {"on", "off"}:
         msg = f"{place}: liveness={liveness!r} must be 'on' or 'off'"
