@@ -1,6 +1,9 @@
 """The machine's own time, chance and identity keep the promises of the protocols."""
 
+import sys
 import time
+
+import pytest
 
 from perdure.clock import SystemClock, SystemIds, SystemRng, no_probe, spell_id, system_services
 
@@ -15,6 +18,13 @@ def test_monotonic_clock_never_runs_backwards():
     clock = SystemClock()
     readings = [clock.monotonic_s() for _ in range(100)]
     assert readings == sorted(readings)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the monotonic clock there decides by itself")
+def test_monotonic_clock_counts_the_sleep_of_the_machine():
+    before_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now_s = SystemClock().monotonic_s()
+    assert before_s <= now_s <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def test_sleep_of_zero_lets_others_run_once():
