@@ -14,7 +14,7 @@ from perdure.errors import StoreForeign, StoreReadOnly, StoreSchemaNewer
 from perdure.store.postgres._url import PostgresOptions
 
 MIGRATIONS: tuple[tuple[int, tuple[str, ...]], ...] = (
-    (1, ("0001_tables", "0002_guards", "0003_writes")),
+    (1, ("0001_tables", "0002_guards", "0003_writes", "0004_statistics")),
 )
 """Schema version and the scripts that make it from the one before, oldest first."""
 

@@ -129,7 +129,7 @@ CREATE TABLE @.effects (
     decided_by text COLLATE "C",
     uncertain_at_us bigint GENERATED ALWAYS AS (CASE WHEN state = 'uncertain' THEN changed_at_us END) STORED,
     PRIMARY KEY (tenant, run_id, effect_id)
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 50);
 CREATE INDEX effects_id ON @.effects (effect_id);
 CREATE UNIQUE INDEX effects_key ON @.effects (tenant, business_key) WHERE business_key IS NOT NULL;
 CREATE INDEX effects_uncertain ON @.effects (uncertain_at_us) WHERE uncertain_at_us IS NOT NULL;
