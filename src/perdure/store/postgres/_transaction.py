@@ -46,8 +46,8 @@ _RACES = (DeadlockDetected, SerializationFailure)
 """What the server rolled back for another transaction: done again, it succeeds."""
 
 
-# A role that is called like the schema would find Perdure's tables by their plain names, and make its
-# own there.
+# A role that is called like the schema would find Perdure's tables by their plain names, and make
+# its own there.
 _OWN_SCHEMA_OUT = (
     "SELECT set_config('search_path', coalesce((SELECT string_agg(quote_ident(s), ', ') "
     "FROM unnest(current_schemas(false)) AS s WHERE s <> %s), ''), true)"
