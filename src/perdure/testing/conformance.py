@@ -3,6 +3,11 @@
 Subclass `StoreConformance` in a test file, declare the capabilities, and give a fixture
 `make_store`:
 
+    import pytest
+    from perdure.clock import system_services
+    from perdure.store.api import CROSS_PROCESS, DURABLE
+    from perdure.testing.conformance import StoreConformance
+
     class TestMyStore(StoreConformance):
         capabilities = frozenset({DURABLE, CROSS_PROCESS})
 
@@ -16,10 +21,26 @@ never silently. A store that has a back door overrides `lose_frame` and `put_bod
 processes can open overrides the fixture `crash_url`. Needs pytest and pytest-asyncio.
 """
 
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+
+# Before they are imported: so a rule that is broken shows the values in its assertion.
+_PARTS = [
+    f"perdure.testing.{part}"
+    for part in (
+        "_conformance_crash",
+        "_conformance_messages",
+        "_conformance_orders",
+        "_conformance_repeats",
+        "_conformance_runs",
+        "_conformance_shared",
+        "_store_kit",
+    )
+]
+pytest.register_assert_rewrite(*(part for part in _PARTS if part not in sys.modules))
 
 from perdure.store.api import Store
 from perdure.testing._conformance_crash import CrashRules, DamageRules
