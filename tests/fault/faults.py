@@ -20,6 +20,9 @@ KILL_GAP_S = (0.1, 0.6)
 STOP_GAP_S = (1.0, 3.0)
 """Shortest and longest time between two faults of a kind."""
 
+DRAIN_S = 15.0
+"""How long a worker with nothing to do may take to drain, while answers still get lost."""
+
 KINDS = ("restart", "terminate", "kill", "stop")
 
 _BACKENDS = """
@@ -38,6 +41,7 @@ class Workers:
         self._scene = replace(stage.scene, url=re.sub(r"port=\d+", own, stage.scene.url))
         self._number = 0
         self.late_starts = 0
+        self.drain_s = 0.0
         self.children = [self._new() for _ in range(count)]
         self.stopped: dict[int, float] = {}
 
@@ -71,9 +75,18 @@ class Workers:
                 self.children[nth] = self._new()
 
     def end(self) -> list[int]:
-        """Let all drain; return their exit statuses."""
+        """Let all drain; return their exit statuses. One that hangs shows where, in its log."""
         self.go_on(all_of_them=True)
-        return [child.stop() for child in self.children]
+        begun_s = time.monotonic()
+        for child in self.children:
+            child.send(signal.SIGTERM)
+        for child in self.children:
+            if child.wait(3.0) is None:
+                child.send(signal.SIGUSR1)
+            if child.wait(DRAIN_S) is None:
+                child.kill()
+        self.drain_s = round(time.monotonic() - begun_s, 1)
+        return [child.status or 0 for child in self.children]
 
 
 class Storm:

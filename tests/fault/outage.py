@@ -44,12 +44,14 @@ def outage(
     seed: int = 0,
     spread_s: float = 30.0,
     deadline_s: float = 300.0,
+    liveness: str = "on",
 ) -> dict[str, Any]:
     """Execute many runs while faults happen; return what was counted."""
     begun_s = time.monotonic()
     chance = random.Random(seed)  # noqa: S311  # a course that can be repeated
     with PostgresServer() as server:
-        url = postgres_url(server, over_tcp=True, sslmode="disable", gssencmode="disable")
+        plain = {"sslmode": "disable", "gssencmode": "disable", "liveness": liveness}
+        url = postgres_url(server, over_tcp=True, **plain)
         stage = Stage(place, "storm", deadline_s=deadline_s, settings=SETTINGS, url=url)
         with stage.family:
             labels = [f"r{number}" for number in range(runs)]
@@ -76,12 +78,14 @@ def outage(
             seen = stage.end(person, finished)
             stage.end(starting, started)
             seen |= _counted(stage, labels)
+            stops = family.end()  # through the proxy, so before it ends
             return {
                 **seen,
                 "seed": seed,
                 "faults": dict(weather.counts) | (proxy.end() if proxy else {}),
                 "late_starts": family.late_starts,
-                "stops": family.end(),
+                "stops": stops,
+                "drain_s": family.drain_s,
                 "seconds": round(time.monotonic() - begun_s, 1),
             }
 
@@ -165,7 +169,8 @@ async def _look(runtime: Runtime, rows: list[Any]) -> dict[str, Any]:
 
 def is_fine(seen: dict[str, Any]) -> bool:
     """Return whether nothing was lost, doubled or left."""
-    return seen["finished"] == seen["runs"] and not any(seen[name] for name in WRONG)
+    is_whole = seen["finished"] == seen["runs"] and set(seen["stops"]) == {0}
+    return is_whole and not any(seen[name] for name in WRONG)
 
 
 def summary(seen: dict[str, Any]) -> str:
@@ -176,7 +181,7 @@ def summary(seen: dict[str, Any]) -> str:
         f"outage: {seen['runs']} runs, {seen['finished']} finished, {counts}; faults: {faults}; "
         f"{seen['takeovers']} claims after the first, {seen['decided']} decisions, "
         f"{seen['retried']} parked and retried, {seen['late_starts']} workers that found no "
-        f"server; seed {seen['seed']}, {seen['seconds']} s"
+        f"server, drained in {seen['drain_s']} s; seed {seen['seed']}, {seen['seconds']} s"
     )
 
 
@@ -189,6 +194,7 @@ def main() -> int:
     parser.add_argument("--spread-s", type=float, default=30.0, help="how long runs are started")
     parser.add_argument("--deadline-s", type=float, default=300.0)
     parser.add_argument("--faults", default=",".join(ALL), help="of: lose, " + ", ".join(KINDS))
+    parser.add_argument("--liveness", choices=("on", "off"), default="on")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
@@ -196,7 +202,7 @@ def main() -> int:
     command = (
         f"python -m tests.fault.outage --runs {options.runs} --kills {options.kills} --workers "
         f"{options.workers} --spread-s {options.spread_s} --faults {options.faults} "
-        f"--seed {options.seed}"
+        f"--liveness {options.liveness} --seed {options.seed}"
     )
     sys.stdout.write(f"{command}\n")
     sys.stdout.flush()
@@ -210,6 +216,7 @@ def main() -> int:
         seed=options.seed,
         spread_s=options.spread_s,
         deadline_s=options.deadline_s,
+        liveness=options.liveness,
     )
     if options.json:
         options.json.write_text(json.dumps(seen), encoding="utf-8")

@@ -16,7 +16,9 @@ SEED = 20261129
 def test_all_at_once(tmp_path, record_property):
     path = tmp_path / "seen.json"
     seed = os.environ.get("PERDURE_TEST_SEED", str(SEED))
-    arguments = f"--runs 30 --kills 8 --spread-s 10 --deadline-s 90 --seed {seed} --json {path}"
+    # Gap: without the session locks, see test_taken_for_dead.py.
+    arguments = f"--runs 30 --kills 8 --spread-s 10 --deadline-s 90 --liveness off --seed {seed}"
+    arguments += f" --json {path}"
     done = run_program("-m", "tests.fault.outage", *arguments.split(), timeout_s=120.0)
     assert path.exists(), done.stdout
     seen = json.loads(path.read_text(encoding="utf-8"))
