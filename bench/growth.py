@@ -286,7 +286,8 @@ async def timed(found: dict[str, list[float]], name: str, work: Awaitable[Any]) 
 def keep(found: dict[str, list[float]], name: str, cost: ours.Cost) -> None:
     """Add milliseconds per step."""
     for what, value in (("wall", cost.wall_s), ("cpu", cost.cpu_s), ("server", cost.server_s)):
-        found.setdefault(f"{name}.{what}", []).append(value * 1000)
+        if value:  # no server, or not looked at
+            found.setdefault(f"{name}.{what}", []).append(value * 1000)
 
 
 def cpu_of(pid: int) -> float:
@@ -329,6 +330,7 @@ TITLES = {
     "woken.all": ("many woken at once, all of them work again", "ms"),
     "long.step.wall": ("step of a short run, start included, time", "ms"),
     "long.step.cpu": ("step of a short run, start included, CPU", "ms"),
+    "long.step.server": ("step of a short run, start included, CPU of the server", "ms"),
     "long.first.wall": ("first steps of a long run, time", "ms"),
     "long.first.cpu": ("first steps of a long run, CPU", "ms"),
     "long.last.wall": ("last steps of a long run, time", "ms"),
