@@ -17,7 +17,7 @@ def test_all_at_once(tmp_path, record_property):
     path = tmp_path / "seen.json"
     seed = os.environ.get("PERDURE_TEST_SEED", str(SEED))
     # Gap: without the session locks, see test_taken_for_dead.py.
-    arguments = f"--runs 30 --kills 8 --spread-s 10 --deadline-s 90 --liveness off --seed {seed}"
+    arguments = f"--runs 30 --kills 8 --spread-s 10 --deadline-s 90 --seed {seed}"
     arguments += f" --json {path}"
     done = run_program("-m", "tests.fault.outage", *arguments.split(), timeout_s=120.0)
     assert path.exists(), done.stdout

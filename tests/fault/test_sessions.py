@@ -83,7 +83,7 @@ async def test_worker_that_was_taken_for_dead_is_known_again(stores, rows, schem
 async def test_worker_that_has_its_lock_again_is_not_dropped(stores):
     alive, other = stores
     await alive.register_worker(kit.worker(kit.WORKER))
-    assert await other._drop_dead([kit.WORKER]) == []  # suspected a moment ago
+    assert await other._drop_dead([kit.WORKER], is_proven=False) == []  # suspected a moment ago
     assert len(await other.find_workers()) == 1
 
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import dataclasses
+import os
+import sys
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from perdure.clock import system_services
@@ -210,6 +213,29 @@ async def test_without_liveness_the_lease_decides(postgres, schema):
         [row] = await store.find_workers()
         assert row.liveness == ""
         assert await store.release_dead() == []
+
+
+async def test_a_death_is_proven_by_the_process_where_it_can_be_looked_at(postgres, schema):
+    """No second look is needed, and no effect waits for the end of the lease."""
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", "pass")
+    await child.wait()
+    async with opened(postgres.url(schema)) as store, opened(postgres.url(schema)) as other:
+        await store.register_worker(msgspec.structs.replace(kit.worker(), pid=child.pid))
+        row = await kit.taken(store, "a", lease_until_us=kit.FAR)
+        await store.close()
+        assert await other.release_dead() == [kit.WORKER]
+        [again] = await kit.claimed(other, kit.OTHER, now_us=kit.FAR - 1, lease_until_us=kit.FAR)
+        assert (again.run_id, again.doubted_until_us) == (row.run_id, 0)
+
+
+async def test_a_death_that_is_only_believed_leaves_a_doubt(postgres, schema):
+    async with opened(postgres.url(schema)) as store, opened(postgres.url(schema)) as other:
+        await store.register_worker(msgspec.structs.replace(kit.worker(), pid=os.getpid()))
+        await kit.taken(store, "a", lease_until_us=kit.FAR)
+        await store.close()
+        assert await other.release_dead() == [kit.WORKER]
+        [again] = await kit.claimed(other, kit.OTHER, now_us=kit.FAR - 1, lease_until_us=kit.FAR)
+        assert again.doubted_until_us == kit.FAR
 
 
 # -- time ------------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ async def outside(act: Act) -> Any:
             done, value = await _uncertain(act)
         else:
             # `_send` leaves no intent behind: this one is of a holder that ended before its result.
+            await _outlast_holder(act)
             _recover(act)
             continue
         if done:
@@ -156,6 +157,19 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
             raise EffectFailed(msg, key=act.business_key, run_id=first.run_id)
         note = f"effect {first.effect_id} of run {first.run_id} with the same business key"
         await wait_until(act, act.run.now_us() + 1_000_000, note)
+
+
+async def _outlast_holder(act: Act) -> None:
+    """Wait until the holder before us can't send any more, if it was only believed dead.
+
+    One that lives (its session was cut) trusts its lease and sends what it has intended: a person
+    who says until then that it did not happen, or a lookup that says "absent", would be wrong. What
+    the other side drops when it comes twice need not wait.
+    """
+    doubted_until_us = act.run.row.doubted_until_us
+    if act.kind is not EffectKind.KEYED and doubted_until_us > act.run.now_us():
+        note = f"the worker before may still send effect {act.effect.name}"
+        await wait_until(act, doubted_until_us, note)
 
 
 def _recover(act: Act) -> None:

@@ -72,6 +72,9 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         parent: run id of the parent, for a child run.
         parent_call: identity of the spawn in the parent.
         failure: why it failed or needs a decision.
+        doubted_until_us: the run was taken from a holder that was believed dead, before its lease
+            had ended: until then that holder, if it lives, may still send what it has intended. 0:
+            never.
     """
 
     run_id: RunId
@@ -97,6 +100,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     created_at_us: int = 0
     ended_at_us: int | None = None
+    doubted_until_us: int = 0
 
 
 class ThreadRow(msgspec.Struct, frozen=True, kw_only=True):

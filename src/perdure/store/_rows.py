@@ -129,6 +129,7 @@ def run_row(row: Row) -> RunRow:
         failure=failure_of(row[20]),
         created_at_us=row[21],
         ended_at_us=row[22],
+        doubted_until_us=row[23],
     )
 
 

@@ -313,7 +313,11 @@ class Store(Protocol):
         """Remove the worker and its lock; runs that it still holds become claimable at once."""
 
     async def release_dead(self) -> list[WorkerId]:
-        """Make the runs of this host's dead workers claimable at once; return who died.
+        """Make the runs of dead workers claimable at once; return who died.
+
+        Where a death is not proven but believed (a session that ended), the runs keep the end of
+        their lease as `doubted_until_us`: who takes them over waits for it before it decides what
+        became of an effect that may still be sent.
 
         Cheap enough to be called many times a second. Without LIVENESS: returns an empty list.
         """

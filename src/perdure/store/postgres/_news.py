@@ -4,8 +4,8 @@ One connection listens for notifications and holds a session lock for each worke
 the server lets the lock go with the connection, however the process dies. When it breaks, it is
 opened again, the locks are taken again, and whoever waits looks for himself.
 
-A worker's row names its lock and the server's start. A lock counts as let go only under that same
-start: after a restart of the server nobody holds a lock, until each has come back.
+A worker's row names its lock, the server's start, and its machine. A lock counts as let go only
+under that same start: after a restart of the server nobody holds a lock, until each has come back.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import psycopg
 from perdure.clock import Services
 from perdure.errors import PerdureError, StoreLocked
 from perdure.ids import WorkerId
+from perdure.store.postgres._death import this_machine
 from perdure.store.postgres._errors import map_error
 from perdure.store.postgres._lanes import Connection, connect
 from perdure.store.postgres._url import PostgresOptions
@@ -134,7 +135,7 @@ class News:
             self._listen_on()
 
     def _liveness(self, worker_id: WorkerId) -> str:
-        return f"{self._server}:{worker_id}"
+        return f"{self._server}:{worker_id}@{this_machine()}"
 
     async def _lock(self, connection: Connection, worker_id: WorkerId) -> None:
         cursor = await connection.execute(

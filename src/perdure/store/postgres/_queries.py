@@ -109,24 +109,25 @@ ON CONFLICT (worker_id) DO UPDATE SET host = excluded.host, pid = excluded.pid,
     shapes = excluded.shapes
 """
 FIND_WORKERS = f"SELECT {WORKER} FROM @.workers ORDER BY started_at_us, worker_id"
-DROP_WORKERS = "SELECT * FROM @.drop_workers(%s::text[], %s::bigint)"
+DROP_WORKERS = "SELECT * FROM @.drop_workers(%s::text[], %s::bigint, %s::boolean)"
 # Only those whose lock is free at this very moment; who comes back meanwhile waits for it.
 DROP_DEAD = """
 SELECT * FROM @.drop_workers(ARRAY(
     SELECT w.worker_id FROM unnest(%s::text[]) AS w(worker_id)
     WHERE pg_try_advisory_xact_lock({key})
-), %s::bigint)
+), %s::bigint, %s::boolean)
 """
 # Workers, and whether each is dead: nobody holds its lock, though the server it was taken on runs.
 FIND_DEAD = """
-SELECT w.worker_id,
-    w.liveness = (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text
-        || ':' || w.worker_id
+SELECT w.worker_id, starts_with(w.liveness,
+        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text
+        || ':' || w.worker_id || '@')
     AND NOT EXISTS (
         SELECT FROM pg_locks AS l
         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
             AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-            AND ((l.classid::bigint << 32) | l.objid::bigint) = {key})
+            AND ((l.classid::bigint << 32) | l.objid::bigint) = {key}),
+    split_part(w.liveness, '@', 2), w.pid
 FROM @.workers AS w
 """
 # A running run's indexed time is a lower bound: the first few by it, by their true time.

@@ -58,6 +58,7 @@ from perdure.store.api import (
 from perdure.store.postgres import _orders as orders
 from perdure.store.postgres import _queries as queries
 from perdure.store.postgres import _transaction
+from perdure.store.postgres._death import is_gone
 from perdure.store.postgres._errors import map_error
 from perdure.store.postgres._lanes import Lanes, connect, run
 from perdure.store.postgres._news import LOCK_KEY, News, channel_of
@@ -468,32 +469,39 @@ class PostgresStore:
         now_s = self._services.clock.monotonic_s()
         if not self._options.has_liveness or now_s < self._next_look_s:
             return []
-        if not await self._find_dead():
-            return []
-        await self._services.clock.sleep(STRIKE_S)
         suspects = await self._find_dead()
-        return await self._drop_dead(suspects) if suspects else []
+        if not suspects:
+            return []
+        gone = [worker_id for worker_id, machine, pid in suspects if is_gone(machine, pid)]
+        if gone:
+            return await self._drop_dead(gone, is_proven=True)
+        await self._services.clock.sleep(STRIKE_S)
+        still = [worker_id for worker_id, _machine, _pid in await self._find_dead()]
+        return await self._drop_dead(still, is_proven=False) if still else []
 
     def _by_lock(self, sql: str) -> str:
         key = LOCK_KEY.format(schema=f"'{self._options.schema}'", worker="w.worker_id")
         return sql.format(key=key)
 
-    async def _find_dead(self) -> list[WorkerId]:
+    async def _find_dead(self) -> list[tuple[WorkerId, str, int]]:
+        """Return workers whose lock is gone: id, machine and process id."""
         sql = queries.of(self._by_lock(queries.FIND_DEAD), self._options)
         found = await self._now_open().urgent.call("find_dead", sql)
         if len(found) > LOOKERS_FREE:
             pause_s = LOOK_SHARE_S * len(found) * self._services.rng.uniform(0.5, 1.5)
             self._next_look_s = self._services.clock.monotonic_s() + min(pause_s, LOOK_S_MAX)
-        return [WorkerId(row[0]) for row in found if row[1]]
+        return [(WorkerId(row[0]), row[2], row[3]) for row in found if row[1]]
 
-    async def _drop_dead(self, suspects: list[WorkerId]) -> list[WorkerId]:
+    async def _drop_dead(self, suspects: list[WorkerId], *, is_proven: bool) -> list[WorkerId]:
         """Drop those of the suspects that still have no lock."""
-        params = (suspects, self.now_us())
+        params = (suspects, self.now_us(), is_proven)
         found = await self._write("forget", self._by_lock(queries.DROP_DEAD), params)
         return [WorkerId(row[0]) for row in found]
 
-    async def _drop_workers(self, worker_ids: list[WorkerId]) -> list[WorkerId]:
-        params = (worker_ids, self.now_us())
+    async def _drop_workers(
+        self, worker_ids: list[WorkerId], *, is_proven: bool = True
+    ) -> list[WorkerId]:
+        params = (worker_ids, self.now_us(), is_proven)
         found = await self._write("forget", queries.DROP_WORKERS, params)
         return [WorkerId(row[0]) for row in found]
 

@@ -29,7 +29,8 @@ NOTIFY_LATER_S = 0.1
 """The same for writes that only somebody who watches a run wants to know of."""
 
 STRIKE_S = 0.2
-"""A worker whose lock is gone is looked at again after so long: one that lives and lost its
+"""A worker whose lock is gone, and whose process can't be looked at from here, is looked at again
+after so long: one that lives and lost its
 connection has taken it again by then, on a busy machine or a slow network too. Too short, and a cut
 connection takes its runs away, which leaves effects of kind `once` to a person."""
 

@@ -157,6 +157,7 @@ CREATE INDEX perdure_posts_age ON perdure_posts (at_us);
 """
 
 _ORDERS = """
+ALTER TABLE perdure_runs ADD COLUMN doubted_until_us INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE perdure_workers ADD COLUMN concurrency INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE perdure_workers ADD COLUMN shapes BLOB;
 CREATE TABLE perdure_limits (

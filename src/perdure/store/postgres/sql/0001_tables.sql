@@ -37,6 +37,7 @@ CREATE TABLE @.runs (
     failure bytea,
     created_at_us bigint NOT NULL,
     ended_at_us bigint,
+    doubted_until_us bigint NOT NULL DEFAULT 0,
     run_no bigint GENERATED ALWAYS AS IDENTITY,
     PRIMARY KEY (tenant, run_id)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1);

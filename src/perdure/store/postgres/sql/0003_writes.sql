@@ -635,11 +635,15 @@ $$;
 
 -- Makes the runs of these workers claimable at once and forgets the workers; gives those that were
 -- known: of several that see a death, one reports it.
-CREATE FUNCTION @.drop_workers(ids text[], now_us bigint) RETURNS SETOF text LANGUAGE plpgsql AS $$
+-- Whose death is only believed keeps the end of its lease: until then it may still send.
+CREATE FUNCTION @.drop_workers(ids text[], now_us bigint, is_proven boolean) RETURNS SETOF text
+LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM @.runs AS r WHERE r.holder = ANY (ids) AND r.status = 'running'
         ORDER BY r.run_id FOR UPDATE;
-    UPDATE @.runs SET lease_until_us = least(lease_until_us, now_us),
+    UPDATE @.runs SET doubted_until_us = CASE WHEN is_proven THEN doubted_until_us
+            ELSE greatest(doubted_until_us, lease_until_us) END,
+        lease_until_us = least(lease_until_us, now_us),
         ready_at_us = least(ready_at_us, now_us)
         WHERE holder = ANY (ids) AND status = 'running';
     RETURN QUERY DELETE FROM @.workers WHERE worker_id = ANY (ids) RETURNING worker_id;
