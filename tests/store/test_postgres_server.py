@@ -450,13 +450,16 @@ async def test_a_role_that_may_not_make_the_schema_is_told_how(postgres, schema)
     [
         ("postgresql:///x?scheme=foo", "unknown option 'scheme'"),
         ("postgresql://h:44x/x", "percent-encode|port"),
-        ("postgresql:///x?port=44x", "port '44x' must be a number"),
+        ("postgresql:///x?port=44x", "a port is a number"),
+        ("postgresql://agent:pa/Secr3tTail@db/x", "Percent-encode"),
+        ("postgresql://agent:p@Secr3t@db/x", "Percent-encode"),
         ("postgresql:///x?schema=pg_foo", "not pg_"),
     ],
 )
 def test_mistakes_in_a_url_are_named(url, told):
-    with pytest.raises(SettingInvalid, match=told):
+    with pytest.raises(SettingInvalid, match=told) as caught:
         parse_url(url)
+    assert "Secr3t" not in str(caught.value) + repr(caught.value.fields)
 
 
 async def test_a_database_that_is_not_there(postgres, schema):

@@ -18,6 +18,7 @@ from perdure.core.retry import Retry, backoff_s
 from perdure.engine.limits import ERROR_CHARS_MAX
 from perdure.engine.os_threads import call_in_os_thread, start_in_os_thread, without_exit
 from perdure.engine.ports import NodePort
+from perdure.engine.starting import checked_name
 from perdure.errors import (
     EffectFailed,
     EffectTimedOut,
@@ -85,7 +86,7 @@ class Act:
         place = f"argument of effect {effect.name!r}"
         self.request = [list(self.args), self.kwargs]
         self.digest = context.digest(self.request, place)
-        self.business_key = key
+        self.business_key = None if key is None else checked_name(key, "key")
         identity = context.identify("effect", effect.name, f"{self.digest}{key or ''}")
         self.effect_id: EffectId = effect_id(identity)
         self.call = context.find(self.effect_id)

@@ -140,6 +140,7 @@ class Context:
         Raises:
             EffectFailed: it is known not to have happened.
             EffectKeyReused: the key came with other arguments.
+            SettingInvalid: the key is not 1 to 200 printable characters; nothing was sent.
 
         Durability: an outside effect's intent before it is dispatched; its result before anything
             later can be seen.

@@ -24,7 +24,7 @@ from perdure.engine.limits import (
     PENDING_RECORDS_MAX,
     STARTS_MAX,
 )
-from perdure.errors import Conflict, LeaseLost, PerdureError, StoreUnavailable
+from perdure.errors import Conflict, LeaseLost, PerdureError, StoreError, StoreUnavailable
 from perdure.model import Append, Appended, AppendOutcome, Change, Fenced, NewRun, RunRow, Started
 from perdure.model.records import Record
 from perdure.store.api import Store
@@ -306,7 +306,7 @@ class CommitQueue:
         try:
             outcomes = await self._store.append(batch)
         except PerdureError as error:
-            outcomes = [error] * len(batch)
+            outcomes = await self._one_by_one(batch, error)
         except Exception as error:  # noqa: BLE001  # the flusher must outlive a fault of one batch
             failed = StoreUnavailable(f"the store failed: {error!r}; nothing was written")
             failed.__cause__ = error
@@ -317,6 +317,20 @@ class CommitQueue:
             journal.commit(append, outcome)
         if self._listeners:
             self._tell(batch)
+
+    async def _one_by_one(
+        self, batch: Sequence[Append], error: PerdureError
+    ) -> Sequence[AppendOutcome | PerdureError]:
+        """Commit a refused batch append by append, where one of them may be at fault."""
+        if type(error) is not StoreError or len(batch) == 1:
+            return [error] * len(batch)
+        outcomes: list[AppendOutcome | PerdureError] = []
+        for append in batch:
+            try:
+                outcomes += await self._store.append([append])
+            except PerdureError as own:
+                outcomes.append(own)
+        return outcomes
 
     def _tell(self, batch: Sequence[Append]) -> None:
         for append in batch:

@@ -287,6 +287,11 @@ class Runtime(Orders):
         return row is None or row.checkpoint == 0
 
     async def _start(self, new: NewRun, leased_s: float) -> Started:
+        # Whoever stops waiting does not stop the start: a run that was taken must be executed.
+        starting = asyncio.ensure_future(self._submit(new, leased_s))
+        return await asyncio.shield(starting)
+
+    async def _submit(self, new: NewRun, leased_s: float) -> Started:
         started = await self.engine.starts.submit(new)
         if started.taken and self.worker is not None:
             # One that was known already (an answer was lost) may have mail by now: it is loaded.

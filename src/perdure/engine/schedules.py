@@ -25,7 +25,7 @@ from perdure.engine.environment import Environment, input_digest
 from perdure.engine.limits import SCHEDULE_BATCH, SCHEDULE_LATE_S, SCHEDULE_MISSED_MAX
 from perdure.engine.outlook import served_graphs
 from perdure.engine.starting import checked_name, encode_writes, finish_new_run
-from perdure.errors import SettingInvalid, StartKeyReused, ThreadBusy
+from perdure.errors import StartKeyReused, StoreError, ThreadBusy
 from perdure.ids import TenantId
 from perdure.model import Missed, OnBusy, ScheduleRow, Started
 from perdure.model import records as rec
@@ -112,25 +112,32 @@ async def fire_due(engine: Environment, *, poke: Callable[[], None]) -> int | No
     has_moved = True
     while has_moved:
         rows = await engine.store.find_schedules(due_us=engine.now_us(), limit=SCHEDULE_BATCH)
-        moved = [await _fire(engine, row, poke) for row in rows]
+        moved = [await _fire_alone(engine, row, poke) for row in rows]
         has_moved = len(rows) == SCHEDULE_BATCH and any(moved)
     first = await engine.store.find_schedules(due_us=_EVER_US, limit=1)
     return first[0].next_at_us if first else None
 
 
-async def _fire(engine: Environment, row: ScheduleRow, poke: Callable[[], None]) -> bool:
-    """Fire one schedule and move it on; return whether it has moved."""
-    now_us = engine.now_us()
+async def _fire_alone(engine: Environment, row: ScheduleRow, poke: Callable[[], None]) -> bool:
+    """Fire one schedule; what is wrong with it is its own problem, and holds up no other."""
     try:
-        following = next_due(row.cron, row.timezone, max(now_us, row.next_at_us or 0))
-        times = due_times(row, now_us)
-    except (SettingInvalid, ValueError, OSError) as error:
-        # What this process can't read (a time zone that it lacks) another one may.
+        return await _fire(engine, row, poke)
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001  # a supervisor: one bad row must not stop the others
         problem = f"{type(error).__name__}: {error}"
         if problem != row.problem:
             log.warning("schedule %s of tenant %s: %s", row.name, row.tenant, problem)
             await _put(engine, row, replace(row, problem=problem))
         return False
+
+
+async def _fire(engine: Environment, row: ScheduleRow, poke: Callable[[], None]) -> bool:
+    """Fire one schedule and move it on; return whether it has moved."""
+    now_us = engine.now_us()
+    # What this process can't read (a time zone that it lacks) another one may.
+    following = next_due(row.cron, row.timezone, max(now_us, row.next_at_us or 0))
+    times = due_times(row, now_us)
     fired = row
     for due_us in times:
         fired = await _fire_once(engine, fired, due_us, poke)

@@ -63,7 +63,7 @@ def _load(scheme: str) -> Any:
 
 
 _SECRET = re.compile(
-    r"(?<=://)([^/?#@]*):[^/?#]*(?=@)|(?<=[?&])(password|sslpassword|passfile)=[^&]*"
+    r"(?<=://)([^/?#@:]*):[^?#]*(?=@)|(?<=[?&])(password|sslpassword|passfile)=[^&]*"
 )
 
 

@@ -17,6 +17,7 @@ from perdure.store import make_store, shown_url
         ("postgresql://me:s3@cret@db/x", "postgresql://me:***@db/x"),
         ("postgresql://me@db/x?sslmode=require", "postgresql://me@db/x?sslmode=require"),
         ("postgresql:///x?user=me&password=s3cret&a=1", "postgresql:///x?user=me&password=***&a=1"),
+        ("postgresql://me:pa/s3cret@db/x?a=1", "postgresql://me:***@db/x?a=1"),
         ("redis://:s3cret@db", "redis://:***@db"),
     ],
 )

@@ -78,6 +78,9 @@ _MAPPING: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], .
 )
 
 
+_OUTAGES = frozenset({"08", "53", "57", "58"})
+"""Classes of SQLSTATE that pass; what else the driver calls operational is a fault of the data."""
+
 _LOOK = "Look whether the server runs and is reached from here: pg_isready -h HOST -p PORT"
 _CONNECTION_HINTS = (
     (
@@ -101,7 +104,7 @@ def map_error(error: psycopg.Error, place: str) -> StoreError:
     for classes, target, text in _MAPPING:
         if isinstance(error, classes):
             return target(f"{text.format(place=place)} ({told(error)})", place=place)
-    if isinstance(error, psycopg.OperationalError):
+    if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08")[:2] in _OUTAGES:
         text = told(error)
         hint = next((hint for part, hint in _CONNECTION_HINTS if part in text), _LOOK)
         msg = f"{place} cannot be reached or refused the connection; nothing was written"

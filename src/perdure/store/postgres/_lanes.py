@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from msgspec import Struct
@@ -20,13 +20,24 @@ from perdure.clock import Services
 from perdure.errors import CommitUncertain, SettingInvalid, StoreError, StoreUnavailable
 from perdure.store.postgres._errors import REPEATABLE, map_error, told
 from perdure.store.postgres._url import PostgresOptions
-from perdure.store.postgres.limits import ANSWER_S_MAX, CLAIM_IDLE_S, RETRIES_MAX, RETRY_PAUSE_S
+from perdure.store.postgres.limits import (
+    ANSWER_S_MAX,
+    CLAIM_IDLE_S,
+    LANE_IDLE_S,
+    RETRIES_MAX,
+    RETRY_PAUSE_S,
+)
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Rows = list[tuple[Any, ...]]
 
-_SETTINGS = {
+_COMMON = {
     "synchronous_commit": "on",
+    "standard_conforming_strings": "on",
+    # All names are qualified: what is in other schemas, by whoever, is not looked at.
+    "search_path": "",
+}
+_SETTINGS = _COMMON | {
     "default_transaction_isolation": "read committed",
     # Plans are made while the tables are small, and kept: they must not scan or hash whole tables.
     "enable_seqscan": "off",
@@ -34,8 +45,6 @@ _SETTINGS = {
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
-    # All names are qualified: what is in other schemas, by whoever, is not looked at.
-    "search_path": "",
     "statement_timeout": "0",
     "lock_timeout": "0",
     # A claim under limits locks out all others until its end, also where its process was stopped.
@@ -72,8 +81,12 @@ async def run(connection: Connection, sql: str, params: Any = ()) -> Rows:
         return await cursor.fetchall() if cursor.description else []
 
 
-async def connect(options: PostgresOptions, *, plain: bool = False) -> Connection:
+async def connect(
+    options: PostgresOptions, *, plain: bool = False, keeps_path: bool = False
+) -> Connection:
     """Open a connection; `plain`: without the settings for Perdure's own statements.
+
+    `keeps_path`: with the search_path of the role, for statements of a user.
 
     Raises:
         StoreUnavailable: it can't be opened.
@@ -82,16 +95,16 @@ async def connect(options: PostgresOptions, *, plain: bool = False) -> Connectio
         connection = await psycopg.AsyncConnection.connect(options.conninfo, autocommit=True)
     except psycopg.Error as error:
         raise map_error(error, options.place) from None  # the driver's text may name the password
-    settings = dict(_SETTINGS)
-    if plain:
-        settings = {"synchronous_commit": "on"}
+    settings = dict(_COMMON if plain else _SETTINGS)
+    if keeps_path:
+        del settings["search_path"]
     if options.flush_delay_ms:
         settings |= {
             "commit_delay": str(round(options.flush_delay_ms * 1000)),
             "commit_siblings": "0",
         }
     try:
-        asked = ", ".join(["set_config(%s, %s, false)"] * len(settings))
+        asked = ", ".join(["pg_catalog.set_config(%s::text, %s::text, false)"] * len(settings))
         pairs = [text for pair in settings.items() for text in pair]
         await connection.execute(f"SELECT {asked}", pairs)  # placeholders only
     except InsufficientPrivilege as error:
@@ -174,13 +187,24 @@ class Lanes:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
+    async def _next_call(self) -> Call | None:
+        """Return the next call; None: this lane ends, as it was not needed for a while."""
+        while True:
+            try:
+                async with asyncio.timeout(LANE_IDLE_S):
+                    return await self._calls.get()
+            except TimeoutError:
+                if len(self._tasks) > 1 and not self._is_closed:
+                    self._tasks.remove(cast("asyncio.Task[None]", asyncio.current_task()))
+                    return None
+
     async def _serve(self) -> None:
         lane = _Lane(self._options, self._services)
         try:
             while True:
                 self._idle += 1
                 try:
-                    call = await self._calls.get()
+                    call = await self._next_call()
                 finally:
                     self._idle -= 1
                 if call is None:

@@ -30,7 +30,7 @@ from perdure.store.postgres.limits import (
 
 log = logging.getLogger("perdure")
 
-LOCK_KEY = "hashtextextended('perdure.worker.' || {schema} || '.' || {worker}, 0)"
+LOCK_KEY = "hashtextextended('perdure.worker.' || {schema} || '.' || {worker}, 0::bigint)"
 _END_HOLDERS = """
 SELECT pg_terminate_backend(l.pid) FROM pg_locks AS l, (SELECT {key} AS key) AS k
 WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.pid <> pg_backend_pid()

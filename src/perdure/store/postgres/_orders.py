@@ -18,7 +18,7 @@ from perdure.store.postgres._url import PostgresOptions
 from perdure.store.postgres._wire import as_json, text_in, text_out
 from perdure.store.postgres.limits import CLAIM_WINDOW
 
-_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended('perdure.limits.' || %s::text, 0))"
+_ONE_AT_A_TIME = "SELECT 1 FROM @.claim_turn FOR UPDATE"
 _PUT_BUCKETS = "SELECT @.put_buckets(%s::jsonb, %s::bigint)"
 _LIMIT = ", ".join(field.name for field in msgspec.structs.fields(LimitRow))
 _SCHEDULE_NAMES = [field.name for field in msgspec.structs.fields(ScheduleRow)]
@@ -101,7 +101,7 @@ class LimitedClaim:
     async def __call__(self, connection: Connection) -> list[tuple[Any, ...]]:
         """Take what there is room for, in an open transaction; return the rows of the runs."""
         self._connection = connection
-        await self._run(_ONE_AT_A_TIME, (self._options.schema,))
+        await self._run(_ONE_AT_A_TIME)
         await self._run(queries.LOOK_AT_LEASES, (self._order.now_us, CLAIM_WINDOW))
         lost = await self._due(self._order.limit, lost=True, closed=[])
         taken = await self._take(lost)  # running already: always taken

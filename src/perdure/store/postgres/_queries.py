@@ -63,7 +63,8 @@ POSTPONE = (
 LOOK_AT_LEASES = "SELECT @.look_at_leases(%s::bigint, %s::int)"
 TAKE = f"SELECT {RUN} FROM @.take(%s::text, %s::text, %s::bigint, %s::bigint, %s::bigint)"
 POST = f"SELECT x.is_repeat, {RUN_OF_RESULT} FROM @.post(%s::jsonb, %s::bytea) AS x"
-FENCE = "SELECT token, holder, last_seq, status FROM @.runs WHERE run_id = %s FOR UPDATE"
+LOOK = "SELECT token, holder, last_seq, status FROM @.runs WHERE run_id = %s"
+LOCK = f"{LOOK} FOR UPDATE"
 HAS_FRAME = (
     "SELECT 1 FROM @.frames WHERE tenant = %s AND run_id = %s AND first_seq = %s AND hash = %s"
 )

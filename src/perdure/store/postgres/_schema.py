@@ -39,7 +39,7 @@ async def migrate(
         return
     schema = options.schema
     async with connection.transaction():
-        lock = "SELECT pg_advisory_xact_lock(hashtextextended('perdure.migrate.' || %s, 0))"
+        lock = "SELECT pg_advisory_xact_lock(hashtextextended('perdure.migrate.' || %s, 0::bigint))"
         await connection.execute(lock, (schema,))
         version = await version_of(connection, options)  # again: another opener may have been first
         if version is None:

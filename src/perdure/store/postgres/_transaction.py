@@ -32,7 +32,7 @@ from perdure.store.postgres._url import PostgresOptions
 from perdure.store.postgres._wire import AppendWire
 from perdure.store.postgres.limits import TRANSACTION_IDLE_S
 
-_COMMENTS = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
+_LITERAL = re.compile(r"'(?:[^']|'')*'")
 _CONTROL = re.compile(
     r"(?:begin|start|commit|end|abort|rollback|savepoint|release|prepare\s+transaction|"
     r"set\s+(?:session\s+|local\s+)?"
@@ -46,18 +46,40 @@ _RACES = (DeadlockDetected, SerializationFailure)
 """What the server rolled back for another transaction: done again, it succeeds."""
 
 
+def _bare(sql: str) -> str:
+    """Return a statement without what may stand before its first word; comments nest."""
+    at = 0
+    while at < len(sql):
+        if sql[at].isspace() or sql[at] in ";\ufeff":
+            at += 1
+        elif sql.startswith("--", at):
+            at = (sql.find("\n", at) + 1) or len(sql)
+        elif sql.startswith("/*", at):
+            depth, at = 1, at + 2
+            while depth and at < len(sql):
+                step = {"/*": 1, "*/": -1}.get(sql[at : at + 2], 0)
+                depth, at = depth + step, at + (2 if step else 1)
+        else:
+            break
+    return sql[at:]
+
+
 # A role that is called like the schema would find Perdure's tables by their plain names, and make
 # its own there.
-_OWN_SCHEMA_OUT = (
-    "SELECT set_config('search_path', coalesce((SELECT string_agg(quote_ident(s), ', ') "
-    "FROM unnest(current_schemas(false)) AS s WHERE s <> %s), ''), true)"
-)
+_OWN_SCHEMA_OUT = """
+SELECT pg_catalog.set_config('search_path', coalesce((
+    SELECT pg_catalog.string_agg(pg_catalog.quote_ident(s), ', ')
+    FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s WHERE s <> %s), ''), true)
+"""
 # What a body may have set, for its own statements, does not hold for Perdure's.
-_OUR_TURN = (
-    "SELECT set_config('perdure.guard', 'off', true), set_config('role', 'none', true), "
-    "set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true), "
-    "set_config('search_path', '', true), set_config('default_transaction_read_only', 'off', true)"
-)
+_OUR_TURN = """
+SELECT pg_catalog.set_config('perdure.guard', 'off', true),
+    pg_catalog.set_config('role', 'none', true),
+    pg_catalog.set_config('statement_timeout', '0', true),
+    pg_catalog.set_config('lock_timeout', '0', true),
+    pg_catalog.set_config('search_path', '', true),
+    pg_catalog.set_config('synchronous_commit', 'on', true)
+"""
 
 
 class OpenTransaction:
@@ -68,8 +90,7 @@ class OpenTransaction:
         self._connection = connection
         self._options = options
         self._own = re.compile(
-            rf'\b"?{options.schema}"?\s*\.|\bschema\s+(?:if\s+exists\s+)?"?{options.schema}\b|'
-            r"perdure\.guard",
+            rf'\b"?{options.schema}"?\s*\.|\bschema\s+(?:if\s+exists\s+)?"?{options.schema}\b',
             re.IGNORECASE,
         )
         self.failure: BaseException | None = None
@@ -87,14 +108,14 @@ class OpenTransaction:
             raise
 
     async def _execute(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        leading = _COMMENTS.match(sql)
-        if self._own.search(sql) or _CONTROL.match(sql, leading.end() if leading else 0):
+        text = _LITERAL.sub("''", sql)  # what is only said about the schema does no harm
+        if self._own.search(text) or "perdure.guard" in sql.lower() or _CONTROL.match(_bare(sql)):
             raise guarded(sql)
         try:
             async with self._connection.cursor() as cursor:
                 # Prepared: the server takes one statement only, so that no COMMIT hides behind it.
                 await cursor.execute(sql.encode(), params, prepare=True)
-                return [] if cursor.description is None else await cursor.fetchall()
+                found = [] if cursor.description is None else await cursor.fetchall()
         except psycopg.Error as error:
             if error.sqlstate == GUARD_STATE:
                 raise guarded(sql) from error
@@ -107,6 +128,9 @@ class OpenTransaction:
                 f"({told(error)})"
             )
             raise StoreError(msg, sql=sql, sqlstate=error.sqlstate) from error
+        if self._connection.info.transaction_status != TransactionStatus.INTRANS:
+            raise guarded(sql)  # invariant: no statement ends the transaction
+        return found
 
 
 def silent(options: PostgresOptions) -> UsageError:
@@ -134,7 +158,7 @@ async def transact(
     """
     # crash-point: store.transact.before
     probe("store.transact.before")
-    connection = await connect(options, plain=True)
+    connection = await connect(options, plain=True, keeps_path=True)
     try:
         fenced = await _begin(connection, options, run_id, token)
         if fenced is not None:
@@ -163,22 +187,24 @@ async def _begin(
     try:
         await connection.execute("BEGIN")
         await connection.execute(
-            "SELECT set_config('idle_in_transaction_session_timeout', %s, true)",
+            "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', %s, true)",
             (f"{TRANSACTION_IDLE_S}s",),
         )
-        fenced = await _fence(connection, options, run_id, token)
+        # Not locked: others post to the run and renew its lease meanwhile. What counts is the fence
+        # of the append, in the same transaction: who lost the run by then is rolled back.
+        fenced = await _fence(connection, options, run_id, token, queries.LOOK)
         await connection.execute(_OWN_SCHEMA_OUT, (options.schema,))
         if fenced is None:
-            await connection.execute("SELECT set_config('perdure.guard', 'on', true)")
+            await connection.execute("SELECT pg_catalog.set_config('perdure.guard', 'on', true)")
     except psycopg.Error as error:
         raise map_error(error, options.place) from error
     return fenced
 
 
 async def _fence(
-    connection: Connection, options: PostgresOptions, run_id: RunId, token: int
+    connection: Connection, options: PostgresOptions, run_id: RunId, token: int, sql: str
 ) -> Fenced | None:
-    cursor = await connection.execute(queries.of(queries.FENCE, options).encode(), (run_id,))
+    cursor = await connection.execute(queries.of(sql, options).encode(), (run_id,))
     rows = await cursor.fetchall()
     found, holder, last_seq, status = rows[0] if rows else (0, None, 0, "")
     if found == token and status == RunStatus.RUNNING.value:
@@ -227,7 +253,7 @@ def _not_committed(options: PostgresOptions, item: Append, error: psycopg.Error)
 async def _find_out(options: PostgresOptions, item: Append, lost: psycopg.Error) -> AppendOutcome:
     """Ask what became of a commit whose answer was lost.
 
-    The run's row is locked by that transaction until its end: whoever has the lock sees the truth.
+    The run's row was locked by its append until its end: whoever has the lock sees the truth.
     """
     try:
         connection = await connect(options)
@@ -239,7 +265,7 @@ async def _find_out(options: PostgresOptions, item: Append, lost: psycopg.Error)
         raise CommitUncertain(msg, run_id=item.run_id) from error
     try:
         async with connection.transaction():
-            await _fence(connection, options, item.run_id, item.token)
+            await _fence(connection, options, item.run_id, item.token, queries.LOCK)
             cursor = await connection.execute(
                 queries.of(queries.HAS_FRAME, options).encode(),
                 (item.tenant, item.run_id, item.first_seq, item.hash),

@@ -80,6 +80,16 @@ def parse_url(url: str) -> PostgresOptions:
             "and percent-encode special characters of user and password"
         )
         raise SettingInvalid(msg, reason=type(error).__name__) from None
+    given = (known.get("host"), known.get("dbname"), known.get("port"), known.get("user"))
+    ports = str(known.get("port") or "")
+    has_wrong_port = not all(part.isdigit() for part in ports.split(",") if part)
+    if has_wrong_port or any("@" in str(part) for part in given if part):
+        # No part is shown: with an unencoded character in it, a password is read as one of them.
+        msg = (
+            "the PostgreSQL URL can't be read: its host, port or database is none. Percent-encode "
+            "special characters of user and password (@ is %40, / is %2F); a port is a number"
+        )
+        raise SettingInvalid(msg)
     own = {name: value for name, value in pairs if name in _OWN}
     place = f"postgresql://{known.get('host', '')}:{known.get('port', '5432')}/"
     place += f"{known.get('dbname', '')}"
@@ -87,10 +97,6 @@ def parse_url(url: str) -> PostgresOptions:
     if not _SCHEMA.fullmatch(schema):
         msg = f"{place}: schema={schema!r} must be a name of 1 to 40 of a-z, 0-9 and _, not pg_..."
         raise SettingInvalid(msg, schema=schema)
-    ports = str(known.get("port", ""))
-    if not all(part.isdigit() for part in ports.split(",") if part):
-        msg = f"{place}: the port {ports!r} must be a number"
-        raise SettingInvalid(msg, port=ports)
     liveness = own.get("liveness", "on")
     if liveness not in {"on", "off"}:
         msg = f"{place}: liveness={liveness!r} must be 'on' or 'off'"

@@ -4,6 +4,9 @@ LANES_MAX = 4
 """Connections for reads and small writes, opened when they are needed. Appends, heartbeats and the
 news have one each of their own: none of them may stand behind a slow read."""
 
+LANE_IDLE_S = 5.0
+"""A connection for calls that had none for so long is given back to the server, but for one."""
+
 RETRIES_MAX = 20
 """Times that a write is called again which the server rolled back for a deadlock, or a key that was
 taken at the same moment."""

@@ -4,8 +4,8 @@
 -- and two servers agree on it.
 --
 -- Every primary key leads with the tenant and then the thread or the run, so that all tables can be
--- distributed by tenant and joined where they lie. Ids are random, so that a lookup by id alone uses
--- a plain index; nothing needs uniqueness across tenants.
+-- distributed by tenant and joined where they lie. Ids are unique over all tenants, as they are looked
+-- up alone: no tenant's role can put a row in the way of another's. (Distributed, that index would go.)
 --
 -- A running run's lease ends at lease_until_us. Its ready_at_us is indexed and only a lower bound of
 -- that, moved on by whoever claims: so a heartbeat, and a step, change no indexed column (HOT).
@@ -41,7 +41,7 @@ CREATE TABLE @.runs (
     run_no bigint GENERATED ALWAYS AS IDENTITY,
     PRIMARY KEY (tenant, run_id)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1);
-CREATE INDEX runs_id ON @.runs (run_id);
+CREATE UNIQUE INDEX runs_id ON @.runs (run_id);
 CREATE UNIQUE INDEX runs_thread ON @.runs (tenant, thread, ordinal);
 CREATE UNIQUE INDEX runs_key ON @.runs (tenant, start_key) WHERE start_key IS NOT NULL;
 CREATE INDEX runs_ready ON @.runs (ready_at_us) WHERE ready_at_us IS NOT NULL AND status <> 'running';
@@ -131,7 +131,7 @@ CREATE TABLE @.effects (
     uncertain_at_us bigint GENERATED ALWAYS AS (CASE WHEN state = 'uncertain' THEN changed_at_us END) STORED,
     PRIMARY KEY (tenant, run_id, effect_id)
 ) WITH (fillfactor = 50);
-CREATE INDEX effects_id ON @.effects (effect_id);
+CREATE UNIQUE INDEX effects_id ON @.effects (effect_id);
 CREATE UNIQUE INDEX effects_key ON @.effects (tenant, business_key) WHERE business_key IS NOT NULL;
 CREATE INDEX effects_uncertain ON @.effects (uncertain_at_us) WHERE uncertain_at_us IS NOT NULL;
 
@@ -152,7 +152,7 @@ CREATE TABLE @.asks (
     ask_no bigint GENERATED ALWAYS AS IDENTITY,
     PRIMARY KEY (tenant, run_id, ask_id)
 );
-CREATE INDEX asks_id ON @.asks (ask_id);
+CREATE UNIQUE INDEX asks_id ON @.asks (ask_id);
 CREATE INDEX asks_open ON @.asks (asked_at_us) WHERE state = 'open';
 
 CREATE TABLE @.workers (
@@ -178,6 +178,9 @@ CREATE TABLE @.limits (
     set_at_us bigint NOT NULL,
     PRIMARY KEY (tenant, graph)
 );
+-- Claims under limits go one at a time: whoever has this row.
+CREATE TABLE @.claim_turn (only_one boolean PRIMARY KEY);
+INSERT INTO @.claim_turn VALUES (true);
 CREATE TABLE @.buckets (
     tenant text COLLATE "C" NOT NULL,
     graph text COLLATE "C" NOT NULL,

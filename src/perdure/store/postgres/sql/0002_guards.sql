@@ -14,6 +14,13 @@ BEGIN
 END
 $do$;
 
+-- What concerns all tenants is the owner's alone: no policy lets anybody else in.
+ALTER TABLE @.tenant_roles ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @.limits ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @.buckets ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @.workers ENABLE ROW LEVEL SECURITY;
+ALTER TABLE @.claim_turn ENABLE ROW LEVEL SECURITY;
+
 -- While a user's statement runs, `perdure.guard` is on, and nothing but reads reaches these tables:
 -- by whatever path (functions, triggers, search_path). It keeps mistakes out, not enemies: who is
 -- connected as the owner may do anything.

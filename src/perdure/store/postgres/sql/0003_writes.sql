@@ -54,7 +54,7 @@ BEGIN
             WHERE p.tenant = o.tenant AND p.run_id = o.run_id AND p.post_id = o.post_id;
     END IF;
     INSERT INTO @.mail (tenant, run_id, mail_id, kind, subject, body_wire, sender, at_us, post_id)
-        VALUES (r.tenant, r.run_id, nextval('@.mail_ids'), m_kind, m_subject, m_body, m_sender, m_at,
+        VALUES (r.tenant, r.run_id, nextval('@.mail_ids'::regclass), m_kind, m_subject, m_body, m_sender, m_at,
                 m_post);
     IF (r.status = 'waiting'
         OR r.status = 'needs_decision' AND m_kind IN ('decision', 'retry', 'cancel')
@@ -197,7 +197,7 @@ BEGIN
     FOR other IN
         SELECT run_id FROM @.unfinished(run->>'tenant', run->>'thread') ORDER BY ordinal
     LOOP
-        PERFORM @.deliver(other, 'cancel', '', '\xc0', '', (run->>'created_at_us')::bigint, '');
+        PERFORM @.deliver(other, 'cancel', '', decode('c0', 'hex'), '', (run->>'created_at_us')::bigint, '');
         RETURN NEXT other;
     END LOOP;
 END
@@ -287,7 +287,7 @@ DECLARE
     busy @.runs;
 BEGIN
     PERFORM pg_advisory_xact_lock(k) FROM (
-        SELECT DISTINCT hashtextextended('@' || (e->>'tenant') || chr(1) || (e->>'start_key'), 0) AS k
+        SELECT DISTINCT hashtextextended('@' || (e->>'tenant') || chr(1) || (e->>'start_key'), 0::bigint) AS k
         FROM jsonb_array_elements(runs) AS e WHERE e->>'start_key' IS NOT NULL ORDER BY 1) AS keys;
     IF @.are_fresh(runs) THEN
         RETURN QUERY SELECT 'created', ARRAY[]::text[], f FROM @.start_fresh(runs, blob) AS f;
@@ -408,7 +408,9 @@ BEGIN
             WHERE t.tenant = r.tenant AND t.thread = r.thread
                 AND n.tenant = r.tenant AND n.run_id = next_run;
     END IF;
-    IF jsonb_typeof(c->'mail_to_parent') = 'object' THEN
+    IF jsonb_typeof(c->'mail_to_parent') = 'object' AND EXISTS (
+        SELECT FROM @.runs AS p WHERE p.tenant = r.tenant AND p.run_id = c->'mail_to_parent'->>'run_id'
+    ) THEN
         PERFORM @.deliver(c->'mail_to_parent', blob);
     END IF;
 END
