@@ -315,3 +315,18 @@ async def test_a_runtime_is_entered_once(tmp_path):
     with pytest.raises(UsageError, match="entered once"):
         async with runtime:
             pass
+
+
+@pytest.mark.parametrize("key", ["k" * 201, "a\0b", "", 12345])
+async def test_a_business_key_is_checked_as_names_are(open_runtime, key):
+    sent = []
+
+    @effect(kind="keyed")
+    async def send(*, idempotency_key: str) -> str:
+        sent.append(idempotency_key)
+        return "sent"
+
+    runtime = await open_runtime(one_node(lambda ctx: ctx.call(send, key=key)))
+    with pytest.raises(RunFailed, match="printable characters"):
+        await (await runtime.start("hostile", {})).result(timeout=15)
+    assert sent == []

@@ -57,3 +57,21 @@ async def test_waiter_of_a_closed_runtime_is_let_go():
             await services.clock.sleep(1)
         [outcome] = await asyncio.gather(waiting, return_exceptions=True)
         assert "not open" in str(outcome)
+
+
+async def test_start_whose_caller_stops_waiting_is_executed():
+    services = virtual_services(9)
+    async with (
+        services.clock.autojump(),
+        Runtime.open("memory://cancelled", [double], services=services) as runtime,
+    ):
+        before_us = services.clock.now_us()
+        starting = asyncio.create_task(runtime.start(double, 21, thread="t"))
+        for _ in range(3):  # handed in, and not answered yet
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        async with asyncio.timeout(5):
+            while not (rows := await runtime.runs(thread="t")) or not rows[0].status.is_final:
+                await services.clock.sleep(0.05)
+        assert services.clock.now_us() - before_us < 2_000_000

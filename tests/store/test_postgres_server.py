@@ -1,4 +1,7 @@
-"""What only PostgreSQL has: row-level security, news between sessions, lost sessions, its clock."""
+"""What only PostgreSQL has: row-level security, news between sessions, lost sessions, its clock.
+
+Size: one short test for each thing that was once wrong.
+"""
 
 import asyncio
 import dataclasses
@@ -7,10 +10,18 @@ import sys
 from contextlib import asynccontextmanager
 
 import msgspec
+import psycopg
 import pytest
 
 from perdure.clock import system_services
-from perdure.errors import SettingInvalid, StoreForeign, StoreReadOnly, StoreUnavailable, UsageError
+from perdure.errors import (
+    SettingInvalid,
+    StoreError,
+    StoreForeign,
+    StoreReadOnly,
+    StoreUnavailable,
+    UsageError,
+)
 from perdure.ids import AskId, TenantId
 from perdure.model import (
     Appended,
@@ -400,7 +411,13 @@ async def test_what_a_body_sets_holds_for_its_own_statements_only(postgres, sche
 
 @pytest.mark.parametrize(
     "statement",
-    ["DROP SCHEMA {} CASCADE", "drop schema if exists {}", "SET SESSION AUTHORIZATION x"],
+    [
+        "DROP SCHEMA {} CASCADE",
+        "drop schema if exists {}",
+        "SET SESSION AUTHORIZATION x",
+        "/* /* */ */ COMMIT",
+        "-- a\n;; /**/ /*/* * */*/ rollback",
+    ],
 )
 async def test_a_body_cannot_drop_the_schema(postgres, schema, statement):
     async with opened(postgres.url(schema)) as store:
@@ -467,3 +484,83 @@ async def test_a_database_that_is_not_there(postgres, schema):
         await PostgresStore(
             postgres.url(schema).replace("/postgres?", "/nowhere?"), system_services()
         ).open()
+
+
+async def test_what_is_said_about_the_schema_is_not_refused(postgres, schema):
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.taken(store, "a")
+        said = f"SELECT 'mail to support@{schema}.example', 'it''s {schema}.runs'"
+        assert await _transacts(store, row, said) == Appended()
+
+
+async def test_nobody_waits_for_a_transaction_of_another_run(postgres, schema):
+    """Posts, ends of children and heartbeats go on while the body of a transaction runs."""
+    async with opened(postgres.url(schema)) as store:
+        parent = await kit.taken(store, "parent")
+        child = await kit.taken(store, "child", parent=parent.run_id)
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def body(transaction):
+            await transaction.execute("SELECT 1")
+            entered.set()
+            await leave.wait()
+            return kit.appended_to(parent)
+
+        working = asyncio.create_task(store.transact(body, run_id=parent.run_id, token=1))
+        await entered.wait()
+        async with asyncio.timeout(SOON_S):
+            await asyncio.gather(*(store.post(kit.signal_to(parent.run_id)) for _ in range(8)))
+            news = kit.signal_to(parent.run_id, kind=MailKind.CHILD)
+            await kit.written(store, child, kit.ended(mail_to_parent=news))
+            assert len(await store.read_mail(parent.run_id)) == 9
+        leave.set()
+        assert await working == Appended()
+
+
+async def test_a_tenant_role_can_not_reach_further(postgres, schema, tenant_role):
+    mine, theirs = TenantId("mine"), TenantId("theirs")
+    async with opened(postgres.url(schema)) as store:
+        victim = await kit.taken(store, "victim", tenant=theirs)
+        postgres.query(f"CREATE ROLE {tenant_role} LOGIN")
+        postgres.query(f"GRANT USAGE ON SCHEMA {schema} TO {tenant_role}")
+        postgres.query(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {tenant_role}")
+        postgres.query(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {tenant_role}")
+        postgres.query(f"INSERT INTO {schema}.tenant_roles VALUES (%s, %s)", tenant_role, "mine")
+        await store.register_worker(kit.worker())
+        url = postgres.url(schema).replace("postgres@", f"{tenant_role}@")
+        async with await psycopg.AsyncConnection.connect(
+            parse_url(url).conninfo, autocommit=True
+        ) as role:
+            for statement in (
+                f"INSERT INTO {schema}.tenant_roles VALUES ('{tenant_role}', 'theirs')",
+                f"INSERT INTO {schema}.limits VALUES ('', '', 1, NULL, 0, 0)",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    await role.execute(statement)
+            assert (await role.execute(f"DELETE FROM {schema}.workers")).rowcount == 0
+        async with opened(url) as view:
+            with pytest.raises(StoreError):  # the id of another tenant's run is taken
+                await view.start([kit.new_run("victim", tenant=mine)])
+            own = await kit.taken(view, "own", tenant=mine, parent=victim.run_id)
+        news = kit.signal_to(victim.run_id, kind=MailKind.CHILD)
+        await kit.written(store, own, kit.ended(mail_to_parent=news))
+        assert await store.read_mail(victim.run_id) == []
+
+
+async def test_functions_of_others_are_not_called(postgres, schema):
+    raises = "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'hijacked'; END $$"
+    made = (
+        f"CREATE FUNCTION public.hashtextextended(a text, b int) RETURNS bigint {raises}",
+        f"CREATE FUNCTION public.nextval(a text) RETURNS bigint {raises}",
+    )
+    for statement in made:
+        postgres.query(statement)
+    try:
+        async with opened(postgres.url(schema)) as store:
+            await store.register_worker(kit.worker())
+            row = await kit.taken(store, "a", start_key="k", input_digest="d")
+            await store.post(kit.signal_to(row.run_id))
+            assert await _transacts(store, row, "SELECT 1") == Appended()
+            assert await store.release_dead() == []
+    finally:
+        postgres.query("DROP FUNCTION public.hashtextextended(text, int), public.nextval(text)")

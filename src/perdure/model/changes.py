@@ -45,7 +45,7 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     The store sets status, failure, checkpoint and `ended_at_us`, clears holder, waits and
     readiness, deletes the run's unread mail, withdraws its open asks, moves the thread's checkpoint
     and graph, and makes the next queued run of the thread claimable at once. If the run has a
-    parent, `mail_to_parent` is posted to it.
+    parent of its own tenant, `mail_to_parent` is posted to it.
     """
 
     status: RunStatus

@@ -409,7 +409,9 @@ def _ended(tables: Tables, row: RunRow, _item: Append, change: RunEnded) -> None
     _move_thread(tables, row, change.checkpoint)
     _give_turn(tables, row, change.at_us)
     if change.mail_to_parent is not None:
-        deliver(tables, change.mail_to_parent)
+        parent = tables.runs.get(change.mail_to_parent.run_id)
+        if parent is not None and parent.tenant == row.tenant:
+            deliver(tables, change.mail_to_parent)
 
 
 def _give_turn(tables: Tables, ended: RunRow, at_us: int) -> None:

@@ -26,6 +26,7 @@ from perdure.store.postgres.limits import (
     LANE_IDLE_S,
     RETRIES_MAX,
     RETRY_PAUSE_S,
+    RETRY_PAUSE_S_MAX,
 )
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -254,7 +255,7 @@ class _Lane:
                 if attempt == RETRIES_MAX - 1:
                     raise map_error(error, self._options.place) from error
                 await self._services.clock.sleep(self._services.rng.uniform(0.0, pause_s))
-                pause_s *= 2
+                pause_s = min(pause_s * 2, RETRY_PAUSE_S_MAX)
             except psycopg.Error as error:
                 await self._give_up(call, connection, error, is_last=attempt > 0)
             finally:

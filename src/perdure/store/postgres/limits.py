@@ -12,7 +12,8 @@ RETRIES_MAX = 20
 taken at the same moment."""
 
 RETRY_PAUSE_S = 0.002
-"""Longest pause before that, drawn at random and doubled each time."""
+RETRY_PAUSE_S_MAX = 0.1
+"""Longest pause before the first of them, drawn at random, doubled each time up to the second."""
 
 CONNECT_TIMEOUT_S = 10
 """How long a connection may take to open."""

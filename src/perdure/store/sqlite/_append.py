@@ -187,7 +187,9 @@ def _ended(db: apsw.Connection, run_no: int, item: Append, change: RunEnded) -> 
     _move_thread(db, item, change.checkpoint, graph)
     _give_turn(db, item, ordinal, change.at_us)
     if change.mail_to_parent is not None:
-        _mail.deliver(db, change.mail_to_parent)
+        sql = "SELECT 1 FROM perdure_runs WHERE run_id = ? AND tenant = ?"
+        if db.execute(sql, (change.mail_to_parent.run_id, item.tenant)).get:
+            _mail.deliver(db, change.mail_to_parent)
 
 
 _NEXT_OF_THREAD = """
