@@ -335,7 +335,7 @@ class Execution:
         async def inner(transaction: Transaction) -> Append:
             """Keep the append, to commit it to the journal."""
             record, change = await body(transaction)
-            # No heartbeat could renew the lease while the transaction had the run's row.
+            # Where an open transaction keeps others from writing, no heartbeat renewed the lease.
             lease = RunProgressed(lease_until_us=self.engine.lease_until_us())
             append = journal.prepare(record, lease, change)
             prepared.append((append, record))

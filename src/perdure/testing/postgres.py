@@ -131,11 +131,7 @@ class PostgresServer:
 
     def query(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
         """Run a statement by the back door and return its rows."""
-        import psycopg  # noqa: PLC0415  # of an extra
-
-        with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            cursor = connection.execute(sql.encode(), params or None)
-            return cursor.fetchall() if cursor.description else []
+        return _query(self.dsn(), sql, params)
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -173,6 +169,14 @@ class PostgresServer:
             raise RuntimeError(msg)
 
 
+def _query(url: str, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    import psycopg  # noqa: PLC0415  # of an extra
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(sql.encode(), params or None)
+        return cursor.fetchall() if cursor.description else []
+
+
 def _unprivileged(folder: Path, programs: Path) -> tuple[int, int]:
     """Return a user and a group for the server, let into the folder: it refuses to run as root."""
     import pwd  # noqa: PLC0415  # POSIX, for root only
@@ -204,11 +208,7 @@ class GivenServer:
 
     def query(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
         """Run a statement by the back door and return its rows."""
-        import psycopg  # noqa: PLC0415  # of an extra
-
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            cursor = connection.execute(sql.encode(), params or None)
-            return cursor.fetchall() if cursor.description else []
+        return _query(self._url, sql, params)
 
 
 @contextmanager

@@ -190,7 +190,7 @@ class Lanes:
 
     async def _next_call(self) -> Call | None:
         """Return the next call; None: this lane ends, as it was not needed for a while."""
-        while True:
+        while self._most > 1:
             try:
                 async with asyncio.timeout(LANE_IDLE_S):
                     return await self._calls.get()
@@ -198,6 +198,7 @@ class Lanes:
                 if len(self._tasks) > 1 and not self._is_closed:
                     self._tasks.remove(cast("asyncio.Task[None]", asyncio.current_task()))
                     return None
+        return await self._calls.get()  # the only lane stays: no alarm is set for each append
 
     async def _serve(self) -> None:
         lane = _Lane(self._options, self._services)

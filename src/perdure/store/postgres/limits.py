@@ -63,8 +63,8 @@ UNREADABLE_PAUSE_US = 60 * 1_000_000
 """How long claims pass over a run whose row is damaged, so that it doesn't hold up the others."""
 
 TRANSACTION_IDLE_S = 60
-"""A transaction body that runs no statement for so long is rolled back: its run's row stays locked
-meanwhile."""
+"""A transaction body that runs no statement for so long is rolled back: what it has locked in the
+user's tables stays locked meanwhile, and one of few connections is taken."""
 
 ANSWER_S_MAX = 120.0
 """How long a statement may go without an answer before its connection counts as broken. Longer than
