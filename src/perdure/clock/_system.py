@@ -13,16 +13,6 @@ _TIME_DIGITS = 10  # 50 bits of milliseconds: until the year 37648
 _TAIL_DIGITS = 16  # 80 bits
 
 
-if sys.platform == "linux":
-
-    def _ticks_s() -> float:
-        """Go on while the machine is suspended: leases end meanwhile."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:
-    _ticks_s = time.monotonic
-
-
 class SystemClock:
     """The machine's clocks."""
 
@@ -30,9 +20,17 @@ class SystemClock:
         """Return the wall-clock time in microseconds since the epoch (UTC)."""
         return time.time_ns() // 1000
 
-    def monotonic_s(self) -> float:
-        """Return the monotonic clock in seconds; time that the machine sleeps counts."""
-        return _ticks_s()
+    if sys.platform == "linux":
+
+        def monotonic_s(self) -> float:
+            """Return the monotonic clock in seconds; time that the machine sleeps counts."""
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    else:
+
+        def monotonic_s(self) -> float:
+            """Return the monotonic clock in seconds."""
+            return time.monotonic()
 
     async def sleep(self, delay_s: float) -> None:
         """Return after `delay_s` seconds."""

@@ -39,6 +39,7 @@ class Environment:
         """Bundle them; `sandbox` is a backend of `perdure.sandbox`, or None."""
         self.store = store = patient(store, services)
         self.services = services
+        self.now_us = store.now_us  # the time that all workers of the store agree on
         self.registry = TypeRegistry()
         self.codec = ValueCodec(self.registry)
         self.queue = CommitQueue(store, services.clock)
@@ -77,10 +78,6 @@ class Environment:
             changed.cancel()
 
     # -- time --------------------------------------------------------------------------------------
-
-    def now_us(self) -> int:
-        """Return the time that all workers of the store agree on."""
-        return self.store.now_us()
 
     def lease_until_us(self) -> int:
         """Return the end of a lease that is taken or renewed now."""

@@ -87,6 +87,7 @@ class PatientStore:
         self._store = store
         self._services = services
         self.patience_s = OUTAGE_S_MAX
+        self.now_us = store.now_us  # asked for several times in a step
         for name in REPEATED:
             setattr(self, name, self._repeating(getattr(store, name)))
 

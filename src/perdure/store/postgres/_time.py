@@ -19,14 +19,14 @@ class ServerTime:
 
     def __init__(self, clock: Clock) -> None:
         """Begin with this host's clock, until the server was asked."""
-        self._clock = clock
+        self._monotonic_s = clock.monotonic_s
         self._asked_s = clock.monotonic_s()
         self._then_us = clock.now_us()
         self._was_asked = False
 
     def now_us(self) -> int:
         """Return the time in microseconds since the epoch."""
-        return self._then_us + round((self._clock.monotonic_s() - self._asked_s) * 1_000_000)
+        return self._then_us + int((self._monotonic_s() - self._asked_s) * 1_000_000)
 
     async def ask(self, query: Callable[[], Awaitable[Any]]) -> None:
         """Ask the server; an answer that took long says little and is passed over.
@@ -34,9 +34,9 @@ class ServerTime:
         Args:
             query: runs `SERVER_TIME` and returns its rows.
         """
-        sent_s = self._clock.monotonic_s()
+        sent_s = self._monotonic_s()
         [(then_us,)] = await query()
-        took_s = self._clock.monotonic_s() - sent_s
+        took_s = self._monotonic_s() - sent_s
         if self._was_asked and took_s > TIME_ANSWER_S_MAX:
             return
         middle_us = then_us + round(took_s * 500_000)
