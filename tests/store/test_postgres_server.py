@@ -26,6 +26,8 @@ from perdure.ids import AskId, TenantId
 from perdure.model import (
     Appended,
     AskPut,
+    EffectPut,
+    EffectState,
     Failure,
     MailKind,
     RunReleased,
@@ -34,7 +36,7 @@ from perdure.model import (
     WaitKind,
 )
 from perdure.store.api import LIVENESS, AskQuery, RunQuery
-from perdure.store.postgres import PostgresStore, parse_url
+from perdure.store.postgres import PostgresStore, _schema, parse_url
 from perdure.store.postgres import limits as store_limits
 from perdure.store.postgres._wire import text_in, text_out
 from perdure.testing import _store_kit as kit
@@ -564,3 +566,61 @@ async def test_functions_of_others_are_not_called(postgres, schema):
             assert await store.release_dead() == []
     finally:
         postgres.query("DROP FUNCTION public.hashtextextended(text, int), public.nextval(text)")
+
+
+# -- from one schema version to the next -----------------------------------------------------------
+
+
+async def append_as_version_1(postgres, schema, row, *, state, result=None):
+    """Append one record and an effect as the workers of the first schema version do."""
+    blob = b"1" * 32 + b"2" * 32 + b"body" + b"request" + (result or b"")
+    items = [[row.tenant, row.run_id, row.token, row.last_seq + 1, 1, kit.T0, None, [0, 68]]]
+    effect = {
+        "type": "effect", "effect_id": f"e_{row.run_id}", "node": "1:node", "name": "pay",
+        "kind": "keyed", "state": state, "key": "k", "business_key": None, "args_digest": "d",
+        "request_wire": [68, 7], "result_wire": [75, len(result)] if result else None, "attempt": 1,
+        "failure": None, "intended_at_us": kit.T0, "changed_at_us": kit.T0, "decision": None,
+        "decided_by": None, "reopens": False,
+    }  # fmt: skip  # what is stored by name
+    refused = postgres.query(
+        f'SELECT * FROM "{schema}".append(%s::jsonb, %s::bytea, NULL, NULL, %s::jsonb)',
+        msgspec.json.encode(items).decode(),
+        blob,
+        msgspec.json.encode([[0, effect]]).decode(),
+    )
+    assert refused == []
+
+
+async def test_workers_of_the_version_before_go_on_after_a_migration(postgres, schema, monkeypatch):
+    with monkeypatch.context() as before:
+        before.setattr(_schema, "MIGRATIONS", _schema.MIGRATIONS[:1])
+        before.setattr(_schema, "SCHEMA_VERSION", 1)
+        async with opened(postgres.url(schema)) as store:
+            row = await kit.taken(store, "a")
+            await append_as_version_1(postgres, schema, row, state="intended")
+    version = f'SELECT max(version) FROM "{schema}".schema_version'
+    assert postgres.query(version) == [(1,)]
+    async with opened(postgres.url(schema)) as store:
+        assert postgres.query(version) == [(_schema.SCHEMA_VERSION,)]
+        row = await store.read_run(row.run_id)
+        await append_as_version_1(postgres, schema, row, state="confirmed", result=b"done")
+        effect = await store.read_effect(f"e_{row.run_id}")
+        assert (effect.state, effect.result_wire) == (EffectState.CONFIRMED, b"done")
+        row = await store.read_run(row.run_id)
+        other = kit.effect_of(row, "other")
+        await kit.written(store, row, EffectPut(row=other), EffectPut(row=effect))
+        assert await store.read_effect(other.effect_id) == other
+
+
+async def test_of_several_changes_to_an_effect_the_last_counts(postgres, schema):
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.taken(store, "a")
+        effect = kit.effect_of(row, "one", state=EffectState.UNCERTAIN, decision="happened")
+        row = await kit.written(store, row, EffectPut(row=effect))
+        assert (await store.read_effect(effect.effect_id)).decision == "happened"
+        resent = msgspec.structs.replace(effect, state=EffectState.INTENDED, attempt=2)
+        done = msgspec.structs.replace(effect, state=EffectState.CONFIRMED, attempt=2)
+        await kit.written(store, row, EffectPut(row=resent), EffectPut(row=done))
+        found = await store.read_effect(effect.effect_id)
+        assert (found.state, found.attempt) == (EffectState.CONFIRMED, 2)
+        assert found.decision is None  # it was resent in between

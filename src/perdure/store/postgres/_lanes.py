@@ -19,6 +19,7 @@ from psycopg.errors import FeatureNotSupported, InsufficientPrivilege
 from perdure.clock import Services
 from perdure.errors import CommitUncertain, SettingInvalid, StoreError, StoreUnavailable
 from perdure.store.postgres._errors import REPEATABLE, map_error, told
+from perdure.store.postgres._prepared import Prepared, Rows, Sender
 from perdure.store.postgres._url import PostgresOptions
 from perdure.store.postgres.limits import (
     ANSWER_S_MAX,
@@ -30,7 +31,6 @@ from perdure.store.postgres.limits import (
 )
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-Rows = list[tuple[Any, ...]]
 
 _COMMON = {
     "synchronous_commit": "on",
@@ -66,13 +66,7 @@ class Call(Struct, frozen=True):
     future: "asyncio.Future[Any]"
     is_write: bool
     work: Work | None = None
-
-    async def run(self, connection: Connection) -> Any:
-        """Run it; return its rows, or what the work returned."""
-        if self.work is not None:
-            async with connection.transaction():
-                return await self.work(connection)
-        return await run(connection, self.sql, self.params)
+    statement: Prepared | None = None
 
 
 async def run(connection: Connection, sql: str, params: Any = ()) -> Rows:
@@ -132,6 +126,14 @@ def _hang_up(connection: Connection) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
+def _refuse(call: Call, error: Exception, cause: Exception | None = None) -> None:
+    if cause is not None:
+        error.__cause__ = cause
+    if not call.future.done():
+        call.future.set_exception(error)
+        call.future.exception()  # nobody waiting any more is no news
+
+
 class Lanes:
     """Up to so many connections that share the calls handed in."""
 
@@ -144,6 +146,7 @@ class Lanes:
         self._tasks: list[asyncio.Task[None]] = []
         self._idle = 0
         self._is_closed = False
+        self._only: _Lane | None = None
 
     def call(
         self, name: str, sql: str, params: Any = (), *, is_write: bool = False
@@ -154,6 +157,23 @@ class Lanes:
             StoreUnavailable: the store is closed; nothing was written.
         """
         return self._hand_in(name, sql, params, is_write=is_write)
+
+    def send(
+        self, name: str, statement: Prepared, params: list[bytes | None]
+    ) -> "asyncio.Future[Rows]":
+        """Hand in a write that is prepared on each connection; the future gets its rows.
+
+        Sent at once where the only connection is free: a turn of the event loop is dear here.
+
+        Raises:
+            StoreUnavailable: the store is closed; nothing was written.
+        """
+        if self._is_closed or self._only is None or not self._calls.empty():
+            return self._hand_in(name, "", params, is_write=True, statement=statement)
+        call = Call(name, "", params, self._future(), is_write=True, statement=statement)
+        if not self._only.begin(call, self._calls.put_nowait):
+            self._calls.put_nowait(call)
+        return call.future
 
     def work(self, name: str, work: Work) -> "asyncio.Future[Any]":
         """Hand in a transaction that writes; the future gets what the work returned.
@@ -166,7 +186,14 @@ class Lanes:
         return self._hand_in(name, "", (), is_write=True, work=work)
 
     def _hand_in(
-        self, name: str, sql: str, params: Any, *, is_write: bool, work: Work | None = None
+        self,
+        name: str,
+        sql: str,
+        params: Any,
+        *,
+        is_write: bool,
+        work: Work | None = None,
+        statement: Prepared | None = None,
     ) -> "asyncio.Future[Any]":
         if self._is_closed:
             msg = (
@@ -174,11 +201,15 @@ class Lanes:
                 "Call open() first"
             )
             raise StoreUnavailable(msg)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls.put_nowait(Call(name, sql, params, future, is_write, work))
+        future = self._future()
+        self._calls.put_nowait(Call(name, sql, params, future, is_write, work, statement))
         if self._idle < self._calls.qsize() and len(self._tasks) < self._most:
             self._tasks.append(asyncio.create_task(self._serve(), name="perdure-lane"))
         return future
+
+    @staticmethod
+    def _future() -> "asyncio.Future[Any]":
+        return asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
         """Serve what was handed in, then close the connections. Idempotent."""
@@ -202,6 +233,8 @@ class Lanes:
 
     async def _serve(self) -> None:
         lane = _Lane(self._options, self._services)
+        if self._most == 1:
+            self._only = lane
         try:
             while True:
                 self._idle += 1
@@ -213,6 +246,7 @@ class Lanes:
                     return
                 await lane.settle(call)
         finally:
+            self._only = None
             await lane.drop()
 
 
@@ -223,17 +257,101 @@ class _Lane:
         self._options = options
         self._services = services
         self._connection: Connection | None = None
+        self._sender: Sender | None = None
+        self._is_busy = False
+        self._is_ahead = False
+        self._free: asyncio.Future[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._sent_s = 0.0
+
+    # -- at once -----------------------------------------------------------------------------------
+
+    def begin(self, call: Call, hand_over: Callable[[Call], None]) -> bool:
+        """Send a prepared call at once, unless the lane is at work or has not prepared it yet.
+
+        `hand_over` gets it if it is to be made again.
+        """
+        if self._is_busy or self._sender is None:
+            return False
+        self._is_busy = self._is_ahead = True
+        self._watch()
+
+        def answered(rows: Rows | None, error: psycopg.Error | None) -> None:
+            self._is_busy = self._is_ahead = False
+            if self._free is not None:
+                self._free.set_result(None)
+                self._free = None
+            if error is not None:
+                self._failed(call, error, hand_over)
+                return
+            try:
+                self._reach(call, "after")
+            except Exception as raised:  # noqa: BLE001  # handed to whoever waits
+                _refuse(call, raised)
+            else:
+                if not call.future.done():
+                    call.future.set_result(rows)
+
+        try:
+            self._reach(call, "before")
+            self._sender.send(call.params, answered)
+        except Exception as raised:  # noqa: BLE001  # as above
+            self._is_busy = self._is_ahead = False
+            _refuse(call, raised)
+        return True
+
+    def _failed(self, call: Call, error: psycopg.Error, hand_over: Callable[[Call], None]) -> None:
+        """Tell what is known of a call that was sent at once, or have it made again."""
+        if self._connection is None or is_lost(self._connection, error):
+            self._sender = None  # what comes next waits for a new connection
+            _refuse(call, self._uncertain(call, error), error)
+        elif isinstance(error, (*REPEATABLE, FeatureNotSupported)):
+            hand_over(call)
+        else:
+            _refuse(call, map_error(error, self._options.place), error)
+
+    def _watch(self) -> None:
+        """Have an eye on the answers to come: one alarm for many calls, as most come soon."""
+        loop = asyncio.get_running_loop()
+        self._sent_s = loop.time()
+        if self._alarm is None:
+            self._alarm = loop.call_later(ANSWER_S_MAX, self._ring)
+
+    def _ring(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._alarm = None
+        if not self._is_busy:
+            return
+        left_s = self._sent_s + ANSWER_S_MAX - loop.time()
+        if left_s > 0:
+            self._alarm = loop.call_later(left_s, self._ring)
+        elif self._connection is not None:
+            _hang_up(self._connection)
+
+    async def _turn(self) -> None:
+        """Return when what was sent at once is answered."""
+        if self._is_ahead:
+            self._free = asyncio.get_running_loop().create_future()
+            await self._free
+
+    # -- one after the other -----------------------------------------------------------------------
 
     async def settle(self, call: Call) -> None:
         """Serve a call and resolve its future."""
+        await self._turn()
+        self._is_busy = True
+        try:
+            await self._settle(call)
+        finally:
+            self._is_busy = False
+
+    async def _settle(self, call: Call) -> None:
         try:
             self._reach(call, "before")
             rows = await self._execute(call)
             self._reach(call, "after")
         except Exception as error:  # noqa: BLE001  # handed to whoever waits
-            if not call.future.done():
-                call.future.set_exception(error)
-                call.future.exception()  # nobody waiting any more is no news
+            _refuse(call, error)
         else:
             if not call.future.done():
                 call.future.set_result(rows)
@@ -248,10 +366,11 @@ class _Lane:
         for attempt in range(RETRIES_MAX):
             connection = self._connection
             if connection is None or connection.closed:
+                self._sender = None
                 connection = self._connection = await connect(self._options)
             waiting = asyncio.get_running_loop().call_later(ANSWER_S_MAX, _hang_up, connection)
             try:
-                return await call.run(connection)
+                return await self._run(call, connection)
             except REPEATABLE as error:
                 if attempt == RETRIES_MAX - 1:
                     raise map_error(error, self._options.place) from error
@@ -263,6 +382,28 @@ class _Lane:
                 waiting.cancel()
         msg = f"{self._options.place}: {call.name} was tried too often; nothing was written"
         raise StoreError(msg)
+
+    async def _run(self, call: Call, connection: Connection) -> Any:
+        """Run the call; return its rows, or what the work returned."""
+        if call.statement is not None:
+            if self._sender is None:
+                self._sender = await Sender.prepare(connection, call.statement)
+            answer: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
+
+            def answered(rows: Rows | None, error: psycopg.Error | None) -> None:
+                if answer.done():
+                    return
+                if error is not None:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(rows or [])
+
+            self._sender.send(call.params, answered)
+            return await answer
+        if call.work is not None:
+            async with connection.transaction():
+                return await call.work(connection)
+        return await run(connection, call.sql, call.params)
 
     async def _give_up(
         self, call: Call, connection: Connection, error: psycopg.Error, *, is_last: bool
@@ -287,6 +428,10 @@ class _Lane:
 
     async def drop(self) -> None:
         """Close the connection; the next call opens another."""
-        connection, self._connection = self._connection, None
+        await self._turn()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        connection, self._connection, self._sender = self._connection, None, None
         if connection is not None:
             await connection.close()

@@ -63,6 +63,7 @@ from perdure.store.postgres._errors import map_error
 from perdure.store.postgres._lanes import Lanes, connect, run
 from perdure.store.postgres._news import LOCK_KEY, News, channel_of
 from perdure.store.postgres._orders import ClaimOrder, LimitedClaim
+from perdure.store.postgres._prepared import Prepared
 from perdure.store.postgres._schema import migrate, version_of
 from perdure.store.postgres._time import SERVER_TIME, ServerTime
 from perdure.store.postgres._url import parse_url
@@ -128,6 +129,11 @@ class PostgresStore:
         self._services = services
         self._watch = ChangeWatch(services.clock)
         self._time = ServerTime(services.clock)
+        self._append = Prepared(
+            "perdure_append",
+            queries.APPEND_TYPES,
+            queries.of(queries.APPEND_PREPARED, self._options),
+        )
         self._name = ""
         self._open: _Open | None = None
         self._notice: asyncio.Task[None] | None = None
@@ -275,14 +281,13 @@ class PostgresStore:
     async def append(self, batch: Sequence[Append]) -> list[AppendOutcome]:
         """Write the frames and changes of many runs in one commit; see `Store.append`."""
         writes = self._now_open().writes
-        sql = queries.of(queries.APPEND, self._options)
         outcomes: list[AppendOutcome] = []
         refused: set[tuple[RunId, int]] = set()
         # A run is once in a batch, which is one commit; where a worker took it over from itself it
         # is there twice, and the second goes after the first.
         for part in _without_repeats(batch):
             sent = [item for item in part if (item.run_id, item.token) not in refused]
-            found = await writes.call("append", sql, AppendWire(sent).params, is_write=True)
+            found = await writes.send("append", self._append, AppendWire(sent).encoded())
             fates = {sent[row[0]].run_id: queries.refusal(row) for row in found}
             for item in part:
                 if (item.run_id, item.token) in refused:

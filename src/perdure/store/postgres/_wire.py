@@ -11,6 +11,7 @@ from perdure.model import (
     AskPut,
     Change,
     EffectPut,
+    EffectState,
     Mail,
     MailPosted,
     MailTaken,
@@ -147,28 +148,21 @@ def _ended(change: RunEnded, blob: Blob) -> dict[str, Any]:
     }
 
 
-def _effect(change: EffectPut, blob: Blob) -> dict[str, Any]:
+def _effect(index: int, change: EffectPut, blob: Blob) -> list[Any]:
+    """Return the effect as `commit_frames` takes it; the order is that function's."""
     row = change.row
-    return {
-        "type": "effect",
-        "effect_id": row.effect_id,
-        "node": row.node,
-        "name": row.name,
-        "kind": row.kind.value,
-        "state": row.state.value,
-        "key": row.key,
-        "business_key": row.business_key,
-        "args_digest": row.args_digest,
-        "request_wire": blob.put(row.request_wire),
-        "result_wire": blob.maybe(row.result_wire),
-        "attempt": row.attempt,
-        "failure": blob.maybe(wire_of(row.failure)),
-        "intended_at_us": row.intended_at_us,
-        "changed_at_us": row.changed_at_us,
-        "decision": row.decision,
-        "decided_by": None if row.decided_by is None else text_in(row.decided_by),
-        "reopens": change.reopens,
-    }
+    return [
+        index, row.thread, row.effect_id, row.node, row.name, row.kind.value, row.state.value,
+        row.key, row.business_key, row.args_digest, blob.put(row.request_wire),
+        blob.maybe(row.result_wire), row.attempt, blob.maybe(wire_of(row.failure)),
+        row.intended_at_us, row.changed_at_us, row.decision,
+        None if row.decided_by is None else text_in(row.decided_by),
+        change.reopens or row.state is EffectState.INTENDED,
+    ]  # fmt: skip  # one line per row reads best
+
+
+_REOPENS = 18
+"""Place of `reopens` in what `_effect` returns."""
 
 
 def _ask(change: AskPut, blob: Blob) -> dict[str, Any]:
@@ -191,7 +185,6 @@ def _ask(change: AskPut, blob: Blob) -> dict[str, Any]:
 _CHANGES: dict[type, Any] = {
     RunReleased: _released,
     RunEnded: _ended,
-    EffectPut: _effect,
     AskPut: _ask,
     RunProgressed: lambda change, _blob: {
         "type": "progressed",
@@ -212,7 +205,7 @@ _CHANGES: dict[type, Any] = {
     ThreadBased: lambda change, _blob: {"type": "based", "seq": change.seq},
 }
 
-if set(_CHANGES) != set(Change.__args__):
+if {*_CHANGES, EffectPut} != set(Change.__args__):
     msg = "the PostgreSQL store does not write every change of the model"
     raise TypeError(msg)
 
@@ -225,6 +218,7 @@ class AppendWire:
         self._blob = Blob()
         self._keys: list[tuple[int, str, str, str]] = []
         self._changes: list[tuple[int, dict[str, Any]]] = []
+        self._effects: dict[str, list[Any]] = {}
         self._threads: set[tuple[str, str]] = set()
         self._runs: set[str] = set()
         items = [self._item(index, item) for index, item in enumerate(batch)]
@@ -235,8 +229,13 @@ class AppendWire:
             self._blob.bytes(),
             self._locks(),
             as_json(self._keys) if self._keys else None,
+            as_json(list(self._effects.values())) if self._effects else None,
             as_json(self._changes) if self._changes else None,
         )
+
+    def encoded(self) -> list[bytes | None]:
+        """Return the parameters as they are sent: text, or bytes as they are."""
+        return [item.encode() if isinstance(item, str) else item for item in self.params]
 
     def _item(self, index: int, item: Append) -> tuple[Any, ...]:
         changes = item.changes
@@ -244,13 +243,23 @@ class AppendWire:
         if changes and type(changes[0]) is RunProgressed:
             lease_until_us, changes = changes[0].lease_until_us, changes[1:]
         for change in changes:
-            self._changes.append((index, _CHANGES[type(change)](change, self._blob)))
+            if type(change) is EffectPut:
+                self._put_effect(index, change)
+            else:
+                self._changes.append((index, _CHANGES[type(change)](change, self._blob)))
             self._note(index, item, change)
         piece = self._blob.put(item.prev_hash, item.hash, item.body)
         return (
             item.tenant, item.run_id, item.token, item.first_seq, item.count, item.at_us,
             lease_until_us, piece,
         )  # fmt: skip  # one line per row reads best
+
+    def _put_effect(self, index: int, change: EffectPut) -> None:
+        """Note the effect; of several changes to one the last counts, and reopens if one does."""
+        effect = _effect(index, change, self._blob)
+        before = self._effects.pop(change.row.effect_id, None)
+        effect[_REOPENS] = effect[_REOPENS] or (before is not None and before[_REOPENS])
+        self._effects[change.row.effect_id] = effect
 
     def _note(self, index: int, item: Append, change: Change) -> None:
         """Note what the change will lock beside its run, and the business key that it wants."""
