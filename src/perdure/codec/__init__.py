@@ -9,12 +9,25 @@ from perdure.codec._journal import (
     encode_record,
     split_frame,
 )
+from perdure.codec._pages import (
+    Paged,
+    Pager,
+    PageRef,
+    is_large,
+    joined,
+    names_in,
+    opened,
+    ref_of,
+)
 from perdure.codec._registry import TypeRegistry, default_name, register_type
 from perdure.codec._values import ValueCodec, describe
 
 __all__ = [
     "FRAME_FORMAT",
     "NO_HASH",
+    "PageRef",
+    "Paged",
+    "Pager",
     "TypeRegistry",
     "ValueCodec",
     "chain_hash",
@@ -23,6 +36,11 @@ __all__ = [
     "describe",
     "encode_frame",
     "encode_record",
+    "is_large",
+    "joined",
+    "names_in",
+    "opened",
+    "ref_of",
     "register_type",
     "split_frame",
 ]

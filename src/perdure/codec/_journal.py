@@ -1,9 +1,10 @@
 """Records to frames and back, and the hash chain over them.
 
 A frame is what one commit made durable for one run. Its body is one format byte and a msgpack array
-of encoded records. The chain hash of a frame is SHA-256 over: the hash of the frame before, the run
-id, the first seq, the token, and the SHA-256 of every record. So a record can later be erased and
-only its digest kept, while the chain still verifies.
+of encoded records, which format 2 compresses. The chain hash of a frame is SHA-256 over: the hash
+of the frame before, the run id, the first seq, the token, and the SHA-256 of every record. So how a
+frame is packed is no matter of the chain, and a record can later be erased and only its digest
+kept, while the chain still verifies.
 """
 
 from collections.abc import Sequence
@@ -11,16 +12,21 @@ from hashlib import sha256
 
 import msgspec
 
+from perdure.codec._compress import compressed, expanded
 from perdure.errors import DecodeFailed
 from perdure.model.records import Record
 
 FRAME_FORMAT = 1
-"""First byte of every frame body that this code writes."""
+"""First byte of a frame body whose records are as they are."""
+
+PACKED_FORMAT = 2
+"""First byte of a frame body whose array of records is compressed (Zstandard)."""
 
 NO_HASH = bytes(32)
 """The hash before the first frame of a run."""
 
 _FORMAT_BYTE = bytes([FRAME_FORMAT])
+_PACKED_BYTE = bytes([PACKED_FORMAT])
 _encoder = msgspec.msgpack.Encoder()
 _record_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _frame_decoder = msgspec.msgpack.Decoder(list[bytes])
@@ -31,7 +37,9 @@ encode_record = _encoder.encode
 
 def encode_frame(records: Sequence[bytes]) -> bytes:
     """Return the body of a frame of encoded records."""
-    return _FORMAT_BYTE + _encoder.encode(records)
+    array = _encoder.encode(records)
+    packed = compressed(array)
+    return _FORMAT_BYTE + array if packed is None else _PACKED_BYTE + packed
 
 
 def split_frame(body: bytes) -> list[bytes]:
@@ -40,15 +48,18 @@ def split_frame(body: bytes) -> list[bytes]:
     Raises:
         DecodeFailed: damaged, or written by a newer format.
     """
-    if not body or body[0] != FRAME_FORMAT:
+    array: bytes | memoryview = memoryview(body)[1:]
+    if body[:1] == _PACKED_BYTE:
+        array = expanded(array)
+    elif body[:1] != _FORMAT_BYTE:
         found = body[0] if body else "nothing"
         msg = (
-            f"journal frame of format {found}; this Perdure reads format {FRAME_FORMAT}: install a "
-            "newer one, nothing was changed"
+            f"journal frame of format {found}; this Perdure reads formats {FRAME_FORMAT} and "
+            f"{PACKED_FORMAT}: install a newer one, nothing was changed"
         )
         raise DecodeFailed(msg)
     try:
-        return _frame_decoder.decode(memoryview(body)[1:])
+        return _frame_decoder.decode(array)
     except (msgspec.MsgspecError, RecursionError) as error:
         msg = f"journal frame can't be decoded: {error}"
         raise DecodeFailed(msg) from error

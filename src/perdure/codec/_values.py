@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.codec._pages import PAGED_EXT
 from perdure.codec._registry import TypeRegistry
 from perdure.codec._scalars import (
     BACK,
@@ -336,6 +337,8 @@ def _decoded(decode: Callable[[Any], Any], encoded: bytes | msgspec.Raw) -> Any:
 
 
 def _describe_ext(code: int, data: memoryview) -> Any:
+    if code == PAGED_EXT:
+        return f"<{len(data)} bytes of references to pages>"
     if code != _EXT:
         return f"<extension {code}>"
     tag, payload = _parts(_describer, code, data)

@@ -18,3 +18,27 @@ PATH_PART_CHARS_MAX = 60
 
 SHOWN_INT_BITS_MAX = 4096
 """Widest integer that is shown in decimal, in bits; Python refuses to print much wider ones."""
+
+COMPRESSED_MIN = 400
+"""Smallest payload that is compressed, in bytes: below it there is little to save."""
+
+FRAME_BYTES_MAX = 1024 * 1024 * 1024
+"""Largest frame that is read, in bytes once expanded; SQLite's largest row."""
+
+PAGED_MIN = 16 * 1024
+"""Smallest encoded value that is stored as pages, in bytes; what is smaller stays in its record."""
+
+PAGE_BYTES_MEAN = 8 * 1024
+"""Size that pages are cut towards, in bytes.
+
+A change of one field writes about one and a half of them, and 32 bytes for each page of the value.
+"""
+
+PAGE_BYTES_MAX = 32 * 1024
+"""Largest page, in bytes."""
+
+PAGE_LISTS_MIN = 6 * 1024
+"""From how many bytes on a list of page hashes is itself stored as pages."""
+
+PAGE_DEPTH_MAX = 4
+"""Most levels of such lists: enough for the largest value."""

@@ -26,6 +26,7 @@ from perdure.store.api import REMOTE, RunQuery, Store
 REPEATED = (
     "start",
     "append",
+    "put_pages",
     "post",
     "answer",
     "decide",
@@ -40,6 +41,7 @@ REPEATED = (
     "read_thread",
     "read_thread_runs",
     "read_frames",
+    "read_pages",
     "read_mail",
     "read_held_mail",
     "read_ask",

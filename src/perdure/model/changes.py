@@ -7,7 +7,7 @@ in the same transaction as the frame, in the order given.
 import msgspec
 
 from perdure.ids import EffectId, RunId, TenantId, ThreadId
-from perdure.model.rows import AskRow, EffectRow, Failure, Mail, NewRun, RunRow, Wait
+from perdure.model.rows import AskRow, EffectRow, Failure, Mail, NewRun, Page, RunRow, Wait
 from perdure.model.states import AskState, RunStatus
 
 
@@ -109,6 +109,12 @@ class ThreadBased(msgspec.Struct, frozen=True, kw_only=True, tag="based"):
     seq: int
 
 
+class PagesPut(msgspec.Struct, frozen=True, kw_only=True, tag="pages"):
+    """Store pages of the run's tenant; what is there under the same hash stays as it is."""
+
+    pages: tuple[Page, ...]
+
+
 Change = (
     RunReleased
     | RunProgressed
@@ -120,6 +126,7 @@ Change = (
     | MailPosted
     | RunSpawned
     | ThreadBased
+    | PagesPut
 )
 
 

@@ -270,6 +270,18 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     shapes: tuple[GraphShape, ...] = ()
 
 
+class Page(msgspec.Struct, frozen=True):
+    """A part of a large value, named by what is in it.
+
+    Attributes:
+        hash: SHA-256 of the bytes that it holds.
+        body: those bytes, packed as the codec does; the store keeps them as they are.
+    """
+
+    hash: bytes
+    body: bytes
+
+
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run to create.
 

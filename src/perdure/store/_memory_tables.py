@@ -40,6 +40,7 @@ class Tables:
         self.frames: dict[RunId, tuple[FrameRow, ...]] = {}
         self.mail: dict[RunId, tuple[Mail, ...]] = {}
         self.posts: dict[tuple[RunId, str], int] = {}
+        self.pages: dict[tuple[TenantId, bytes], bytes] = {}
         self.effects: dict[EffectId, EffectRow] = {}
         self.effect_keys: dict[tuple[TenantId, str], EffectId] = {}
         self.asks: dict[AskId, AskRow] = {}

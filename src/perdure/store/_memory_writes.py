@@ -28,6 +28,8 @@ from perdure.model import (
     MailTaken,
     NewRun,
     OnBusy,
+    Page,
+    PagesPut,
     RunEnded,
     RunProgressed,
     RunReleased,
@@ -470,6 +472,17 @@ def _base_thread(tables: Tables, row: RunRow, _item: Append, change: ThreadBased
     tables.put(tables.threads, key, based)
 
 
+def put_pages(tables: Tables, tenant: TenantId, pages: Sequence[Page]) -> None:
+    """Store the pages that are not there."""
+    for page in pages:
+        if (tenant, page.hash) not in tables.pages:
+            tables.put(tables.pages, (tenant, page.hash), page.body)
+
+
+def _put_pages(tables: Tables, row: RunRow, _item: Append, change: PagesPut) -> None:
+    put_pages(tables, row.tenant, change.pages)
+
+
 _APPLY: dict[type, Callable[[Tables, RunRow, Append, Any], None]] = {
     RunReleased: _released,
     RunProgressed: _progressed,
@@ -481,6 +494,7 @@ _APPLY: dict[type, Callable[[Tables, RunRow, Append, Any], None]] = {
     MailPosted: _post_mail,
     RunSpawned: _spawn,
     ThreadBased: _base_thread,
+    PagesPut: _put_pages,
 }
 
 if set(_APPLY) != set(Change.__args__):

@@ -52,6 +52,7 @@ from perdure.model import (
     LimitState,
     Mail,
     NewRun,
+    Page,
     RunRow,
     RunStatus,
     ScheduleRow,
@@ -210,6 +211,14 @@ class Store(Protocol):
         token, hash) is in the journal, answers `Appended` and changes nothing, whatever became of
         the run meanwhile.
         Durability: everything that answers `Appended`, when it returns.
+        """
+
+    async def put_pages(self, tenant: TenantId, pages: Sequence[Page]) -> None:
+        """Store pages; what is there under the same hash stays as it is.
+
+        For values of runs that are yet to be started: a page is durable before what refers to it.
+        Idempotent: by hash.
+        Durability: all of them, when it returns.
         """
 
     async def transact(
@@ -422,6 +431,10 @@ class Store(Protocol):
         `seen`: for each run that is asked about the highest mail id that was read before. A mark
         for each run, as ids rise in the order of arrival within a run, but not across runs.
         """
+        ...
+
+    async def read_pages(self, tenant: TenantId, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the bodies of the tenant's pages by hash; those that are missing are left out."""
         ...
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:

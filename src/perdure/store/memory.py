@@ -29,6 +29,7 @@ from perdure.model import (
     LimitState,
     Mail,
     NewRun,
+    Page,
     RunRow,
     RunStatus,
     ScheduleRow,
@@ -142,6 +143,11 @@ class MemoryStore:
         if rules.wakes_others(batch):
             self._watch.bump()
         return outcomes
+
+    async def put_pages(self, tenant: TenantId, pages: Sequence[Page]) -> None:
+        """Store pages; see `Store.put_pages`."""
+        async with self._write("put_pages") as tables:
+            writes.put_pages(tables, tenant, pages)
 
     async def transact(
         self,
@@ -384,6 +390,12 @@ class MemoryStore:
             if mail.mail_id > after
         ]
         return sorted(held, key=lambda mail: mail.mail_id)
+
+    async def read_pages(self, tenant: TenantId, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the bodies of the tenant's pages by hash; see `Store.read_pages`."""
+        self._check_open()
+        pages = self._tables.pages
+        return {name: pages[tenant, name] for name in hashes if (tenant, name) in pages}
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""

@@ -34,6 +34,7 @@ _PARTS = [
         "_conformance_crash",
         "_conformance_messages",
         "_conformance_orders",
+        "_conformance_pages",
         "_conformance_repeats",
         "_conformance_runs",
         "_conformance_shared",
@@ -51,6 +52,7 @@ from perdure.testing._conformance_orders import (
     TakeRules,
     WorkerRowRules,
 )
+from perdure.testing._conformance_pages import PageRules
 from perdure.testing._conformance_repeats import RepeatRules
 from perdure.testing._conformance_runs import AppendRules, ClaimRules, StartRules
 from perdure.testing._conformance_shared import (
@@ -72,6 +74,7 @@ class StoreConformance(
     MailRules,
     AskRules,
     EffectRules,
+    PageRules,
     RepeatRules,
     CrashRules,
     DamageRules,

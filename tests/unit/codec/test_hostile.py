@@ -115,7 +115,7 @@ def test_damage_is_said(encoded, why):
         describe(encoded)
 
 
-@pytest.mark.parametrize("code", [0, 2, 127, -2, -128])
+@pytest.mark.parametrize("code", [0, 3, 127, -2, -128])
 def test_unknown_extensions_and_tags_hint_at_a_newer_perdure(code):
     with pytest.raises(DecodeFailed, match="newer Perdure"):
         codec.decode(ext("tuple", [], code))

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from perdure.codec import (
-    FRAME_FORMAT,
+    PACKED_FORMAT,
     NO_HASH,
     chain_hash,
     decode_record,
@@ -72,7 +72,10 @@ def test_damaged_records_fail_as_decode_failed_only():
     ("body", "why"),
     [
         (b"", "format nothing"),
-        (bytes([FRAME_FORMAT + 1]) + b"\x90", rf"format {FRAME_FORMAT + 1}.*install a newer one"),
+        (bytes([PACKED_FORMAT + 1]) + b"\x90", rf"format {PACKED_FORMAT + 1}.*install a newer"),
+        (b"\x02\x90", "compressed bytes"),
+        (b"\x02" + (compressed(bytes(500)) or b"")[:-1], "cut short"),
+        (b"\x02" + (compressed(bytes(500)) or b"") + b"more", "followed by others"),
         (b"\x00\x90", "format 0"),
         (b"\xff", "format 255"),
         (b"\x01", "can't be decoded"),

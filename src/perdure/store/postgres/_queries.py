@@ -48,6 +48,8 @@ MAIL = "m.mail_id, m.kind, m.subject, m.body_wire, m.sender, m.at_us, m.post_id"
 APPEND_TYPES = ("jsonb", "bytea", "jsonb", "jsonb", "jsonb", "jsonb")
 APPEND_PREPARED = "SELECT * FROM @.commit_frames($1, $2, $3, $4, $5, $6)"
 APPEND = "SELECT * FROM @.commit_frames(" + ", ".join(f"%s::{kind}" for kind in APPEND_TYPES) + ")"
+PUT_PAGES = "SELECT @.put_pages(%s::text, %s::jsonb, %s::bytea, %s::bigint)"
+READ_PAGES = "SELECT hash, body FROM @.pages WHERE tenant = %s AND hash = ANY (%s::bytea[])"
 START = f"SELECT x.outcome, x.cancelled, {RUN_OF_RESULT} FROM @.start(%s::jsonb, %s::bytea) AS x"
 CLAIM = f"SELECT {RUN} FROM @.claim(%s::text, %s::jsonb, %s::bigint, %s::bigint, %s::int, %s::int)"
 RENEW = "SELECT * FROM @.renew(%s::text, %s::jsonb, %s::bigint, %s::bigint)"

@@ -16,6 +16,7 @@ from perdure.store.postgres._url import PostgresOptions
 MIGRATIONS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (1, ("0001_tables", "0002_guards", "0003_writes", "0004_statistics")),
     (2, ("0005_effects",)),
+    (3, ("0006_pages",)),
 )
 """Schema version and the scripts that make it from the one before, oldest first."""
 

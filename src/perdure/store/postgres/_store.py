@@ -32,6 +32,7 @@ from perdure.model import (
     LimitState,
     Mail,
     NewRun,
+    Page,
     RunRow,
     RunStatus,
     ScheduleRow,
@@ -67,7 +68,15 @@ from perdure.store.postgres._prepared import Prepared
 from perdure.store.postgres._schema import migrate, version_of
 from perdure.store.postgres._time import SERVER_TIME, ServerTime
 from perdure.store.postgres._url import parse_url
-from perdure.store.postgres._wire import AppendWire, Blob, as_json, mail_wire, run_wire, text_in
+from perdure.store.postgres._wire import (
+    AppendWire,
+    Blob,
+    as_json,
+    mail_wire,
+    pages_wire,
+    run_wire,
+    text_in,
+)
 from perdure.store.postgres.limits import (
     CLAIM_WINDOW,
     LANES_MAX,
@@ -304,6 +313,13 @@ class PostgresStore:
         if row is None:
             return Fenced(token=0, holder=None, last_seq=0)
         return Fenced(token=row.token, holder=row.holder, last_seq=row.last_seq)
+
+    async def put_pages(self, tenant: TenantId, pages: Sequence[Page]) -> None:
+        """Store pages; see `Store.put_pages`."""
+        blob = Blob()
+        wire = as_json(pages_wire(pages, blob))
+        params = (tenant, wire, blob.bytes(), self.now_us())
+        await self._call("put_pages", queries.PUT_PAGES, params, is_write=True)
 
     async def transact(
         self,
@@ -618,6 +634,10 @@ class PostgresStore:
         params = (as_json(dict(seen)), worker_id)
         found = await self._call("held_mail", queries.READ_HELD_MAIL, params)
         return [queries.mail_of(row) for row in found]
+
+    async def read_pages(self, tenant: TenantId, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the bodies of the tenant's pages by hash; see `Store.read_pages`."""
+        return dict(await self._call("pages", queries.READ_PAGES, (tenant, list(set(hashes)))))
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""

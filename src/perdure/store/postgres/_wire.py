@@ -16,6 +16,8 @@ from perdure.model import (
     MailPosted,
     MailTaken,
     NewRun,
+    Page,
+    PagesPut,
     RunEnded,
     RunProgressed,
     RunReleased,
@@ -115,6 +117,12 @@ def mail_wire(mail: Mail, blob: Blob) -> dict[str, Any]:
     }
 
 
+def pages_wire(pages: Sequence[Page], blob: Blob) -> list[Any]:
+    """Return pages, in the order in which all writers lock them."""
+    ordered = sorted(pages, key=lambda page: page.hash)
+    return [(blob.put(page.hash), blob.put(page.body)) for page in ordered]
+
+
 def _queued_until(waits: Sequence[Wait]) -> int | None:
     return max((wait.due_us for wait in waits if wait.due_us is not None), default=None)
 
@@ -203,6 +211,7 @@ _CHANGES: dict[type, Any] = {
         "run": run_wire(rules.spawned(change.run), blob),
     },
     ThreadBased: lambda change, _blob: {"type": "based", "seq": change.seq},
+    PagesPut: lambda change, blob: {"type": "pages", "pages": pages_wire(change.pages, blob)},
 }
 
 if {*_CHANGES, EffectPut} != set(Change.__args__):

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from perdure.errors import InvariantBroken
-from perdure.ids import EffectId, RunId
+from perdure.ids import EffectId, RunId, TenantId
 from perdure.model import (
     Append,
     Appended,
@@ -23,6 +23,8 @@ from perdure.model import (
     KeyTaken,
     MailPosted,
     MailTaken,
+    Page,
+    PagesPut,
     RunEnded,
     RunProgressed,
     RunReleased,
@@ -312,6 +314,21 @@ def _base_thread(db: apsw.Connection, run_no: int, item: Append, change: ThreadB
     )
 
 
+_PUT_PAGE = """
+INSERT INTO perdure_pages (tenant, hash, body, at_us) VALUES (?, ?, ?, ?)
+ON CONFLICT (tenant, hash) DO NOTHING
+"""
+
+
+def put_pages(db: apsw.Connection, tenant: TenantId, pages: Sequence[Page], at_us: int) -> None:
+    """Store the pages that are not there."""
+    db.executemany(_PUT_PAGE, [(tenant, page.hash, page.body, at_us) for page in pages])
+
+
+def _put_pages(db: apsw.Connection, _run_no: int, item: Append, change: PagesPut) -> None:
+    put_pages(db, item.tenant, change.pages, item.at_us)
+
+
 _APPLY: dict[type, Callable[[apsw.Connection, int, Append, Any], None]] = {
     RunReleased: _released,
     RunProgressed: _progressed,
@@ -323,6 +340,7 @@ _APPLY: dict[type, Callable[[apsw.Connection, int, Append, Any], None]] = {
     MailPosted: _post_mail,
     RunSpawned: _spawn,
     ThreadBased: _base_thread,
+    PagesPut: _put_pages,
 }
 
 if set(_APPLY) != set(Change.__args__):

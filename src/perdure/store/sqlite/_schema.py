@@ -203,7 +203,24 @@ CREATE INDEX perdure_schedules_next ON perdure_schedules (next_at_us)
 """
 # What is stored for all runs to come (limits, schedules), and what a worker says of itself.
 
-MIGRATIONS: tuple[tuple[int, str], ...] = ((1, _VERSION_1), (2, _REPEATED_POSTS), (3, _ORDERS))
+# Parts of large values, named by their hash.
+_PAGES = """
+CREATE TABLE perdure_pages (
+    page_no INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    hash BLOB NOT NULL,
+    body BLOB NOT NULL,
+    at_us INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX perdure_pages_hash ON perdure_pages (tenant, hash);
+"""
+
+MIGRATIONS: tuple[tuple[int, str], ...] = (
+    (1, _VERSION_1),
+    (2, _REPEATED_POSTS),
+    (3, _ORDERS),
+    (4, _PAGES),
+)
 """Schema version and the SQL that makes it from the one before, oldest first."""
 
 SCHEMA_VERSION = MIGRATIONS[-1][0]

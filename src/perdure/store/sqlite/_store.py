@@ -30,6 +30,7 @@ from perdure.model import (
     LimitState,
     Mail,
     NewRun,
+    Page,
     RunRow,
     ScheduleRow,
     Started,
@@ -214,6 +215,11 @@ class SqliteStore:
         if rules.wakes_others(batch):
             self._watch.bump()
         return outcomes
+
+    async def put_pages(self, tenant: TenantId, pages: Sequence[Page]) -> None:
+        """Store pages; see `Store.put_pages`."""
+        at_us = self._services.clock.now_us()
+        await self._writer.call("pages", lambda db: _append.put_pages(db, tenant, pages, at_us))
 
     async def transact(
         self,
@@ -493,6 +499,10 @@ class SqliteStore:
         return await self._read(
             "held_mail", lambda db: _queries.read_held_mail(db, worker_id, seen)
         )
+
+    async def read_pages(self, tenant: TenantId, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the bodies of the tenant's pages by hash; see `Store.read_pages`."""
+        return await self._read("pages", lambda db: _queries.read_pages(db, tenant, hashes))
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""

@@ -27,6 +27,7 @@ WRITES = frozenset(
     {
         "start",
         "append",
+        "put_pages",
         "claim",
         "renew",
         "post",
