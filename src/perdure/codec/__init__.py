@@ -3,6 +3,7 @@
 from perdure.codec._journal import (
     FRAME_FORMAT,
     NO_HASH,
+    PACKED_FORMAT,
     chain_hash,
     decode_record,
     encode_frame,
@@ -25,6 +26,7 @@ from perdure.codec._values import ValueCodec, describe
 __all__ = [
     "FRAME_FORMAT",
     "NO_HASH",
+    "PACKED_FORMAT",
     "PageRef",
     "Paged",
     "Pager",

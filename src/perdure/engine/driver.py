@@ -19,9 +19,10 @@ from perdure.core.plan import END, START, Goto, GraphPlan, NodePlan, Send
 from perdure.core.retry import backoff_s
 from perdure.engine.acts import failure_of
 from perdure.engine.context import Context
-from perdure.engine.limits import CANCEL_GRACE_S, SNAPSHOT_BYTES_MIN, YIELD_STEPS
+from perdure.engine.limits import CANCEL_GRACE_S, SNAPSHOT_BYTES_MIN, WHOLE_COPY_SHARE, YIELD_STEPS
 from perdure.engine.loading import Loaded
 from perdure.engine.os_threads import call_in_os_thread, without_exit
+from perdure.engine.paging import Filed, Pagers, is_whole
 from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
 from perdure.engine.starting import folded_defaults
 from perdure.errors import (
@@ -48,6 +49,8 @@ class GraphDriver:
         self._durable_seq = 0
         self._journal_bytes = loaded.journal_bytes
         self._whole_bytes = loaded.whole_bytes
+        self._stored = loaded.stored
+        self._pagers = Pagers(loaded.stored)
 
     async def drive(self) -> None:
         """Take the graph from where its journal stands to its end.
@@ -60,6 +63,11 @@ class GraphDriver:
         """
         root = self._run.state.root
         root.values = self.engine.decode_cells(root.cells)
+        self._whole_bytes += sum(
+            len(memoryview(cell.pieces[0]))
+            for name, cell in root.cells.items()
+            if ("", name) in self._stored and self._grows(name)
+        )
         _check_fits(self._run.plan, root.values, is_started=root.is_started)
         root.cells = {}
         if not root.is_started:
@@ -75,7 +83,8 @@ class GraphDriver:
         decode = self.engine.codec.decode
         given = {name: (op, decode(raw)) for name, (op, raw) in started.input.items()}
         values, folded = merge(plan, root.values, [("input", given)])
-        encoded = self._encode_fields(plan, values, folded)
+        filed = Filed(self._pagers, root.path)
+        encoded = self._encode_fields(plan, values, folded, filed)
         encoded.update(folded_defaults(self.engine, plan, values))
         root.values = values
         specs = started.next if started.next is not None else self._first_of(plan, values)
@@ -90,7 +99,8 @@ class GraphDriver:
                 encoded,
                 specs,
                 self._run.state.snapshot,
-            )
+            ),
+            *filed.changes(),
         )
 
     async def _drive_scope(self, scope: fold.Scope, plan: GraphPlan) -> None:
@@ -216,7 +226,9 @@ class GraphDriver:
                 returned = await self._call_node(scope, plan, node, task, context)
                 _check_awaited(task.path, context)
                 live, goto = self._read_update(plan, node, returned)
-            writes = self._encode_live(f"graph {plan.name!r}, node {node.name!r}, field ", live)
+            place = f"graph {plan.name!r}, node {node.name!r}, field "
+            filed = Filed(self._pagers, scope.path)
+            writes = self._encode_live(place, live, filed)
         except GaveUp:
             raise
         except asyncio.CancelledError as error:
@@ -241,7 +253,8 @@ class GraphDriver:
         self.engine.services.probe("node.finish.before")
         task.live_writes = live
         self._run.record(
-            rec.NodeFinished(self._run.now_us(), task.path, started_us, writes, task.attempt, goto)
+            rec.NodeFinished(self._run.now_us(), task.path, started_us, writes, task.attempt, goto),
+            *filed.changes(),
         )
         return True
 
@@ -361,10 +374,13 @@ class GraphDriver:
         return live, goto
 
     def _encode_live(
-        self, place: str, live: Mapping[str, tuple[str, Any]]
+        self, place: str, live: Mapping[str, tuple[str, Any]], filed: Filed
     ) -> dict[str, tuple[str, Raw]]:
         encode = self.engine.codec.encode
-        return {name: (op, Raw(encode(value, name, place))) for name, (op, value) in live.items()}
+        return {
+            name: (op, filed.put(name, encode(value, name, place), is_whole=is_whole(op)))
+            for name, (op, value) in live.items()
+        }
 
     # -- the end of a step -------------------------------------------------------------------------
 
@@ -373,7 +389,8 @@ class GraphDriver:
         updates = [(task.path, self._live_writes(task)) for task in tasks]
         values, folded = merge(plan, scope.values or {}, updates)
         specs = await self._next_specs(plan, tasks, values)
-        encoded = self._encode_fields(plan, values, folded) if folded else {}
+        filed = Filed(self._pagers, scope.path)
+        encoded = self._encode_fields(plan, values, folded, filed) if folded else {}
         if scope.path:
             scope.writes += [(key, op, v) for _path, w in updates for key, (op, v) in w.items()]
         # crash-point: step.commit.before
@@ -390,15 +407,17 @@ class GraphDriver:
                 specs,
                 self._run.state.snapshot,
             ),
+            *filed.changes(),
         )
         if not scope.path and self._run.journal.total_bytes + self._journal_bytes > max(
-            SNAPSHOT_BYTES_MIN, 2 * self._whole_bytes
+            SNAPSHOT_BYTES_MIN, WHOLE_COPY_SHARE * self._whole_bytes
         ):
             self._write_whole(scope, plan, specs)
 
     def _write_whole(self, scope: fold.Scope, plan: GraphPlan, specs: list[rec.TaskSpec]) -> None:
         """Write the thread's whole state, so that loading starts here."""
-        whole = self._encode_fields(plan, scope.values or {}, set(scope.values or {}))
+        filed = Filed(self._pagers, scope.path)
+        whole = self._encode_fields(plan, scope.values or {}, set(scope.values or {}), filed)
         record = rec.StateSnapshot(
             self._run.now_us(),
             scope.step - 1,
@@ -408,9 +427,15 @@ class GraphDriver:
             self._run.state.snapshot,
         )
         before = self._run.journal.total_bytes
-        self._run.record(record, ThreadBased(seq=self._run.journal.added_seq + 1))
-        self._whole_bytes = self._run.journal.total_bytes - before
+        self._run.record(record, *filed.changes(), ThreadBased(seq=self._run.journal.added_seq + 1))
+        in_pages = sum(size for name, size in filed.sizes.items() if self._grows(name))
+        self._whole_bytes = self._run.journal.total_bytes - before + in_pages
         self._journal_bytes = -self._run.journal.total_bytes
+
+    def _grows(self, name: str) -> bool:
+        """Return whether a field is appended to: a whole copy writes again what was appended."""
+        channel = self._run.plan.channels.get(name)
+        return channel is not None and channel.op is WriteOp.APPEND
 
     def _live_writes(self, task: fold.Task) -> dict[str, tuple[str, Any]]:
         if task.live_writes is not None:
@@ -422,11 +447,14 @@ class GraphDriver:
         return {name: (op, decode(raw)) for name, (op, raw) in task.outcome.writes.items()}
 
     def _encode_fields(
-        self, plan: GraphPlan, values: Mapping[str, Any], names: set[str]
+        self, plan: GraphPlan, values: Mapping[str, Any], names: set[str], filed: Filed
     ) -> dict[str, Raw]:
         encode = self.engine.codec.encode
         place = f"graph {plan.name!r}, field "
-        return {name: Raw(encode(values[name], name, place)) for name in sorted(names)}
+        return {
+            name: filed.put(name, encode(values[name], name, place), is_whole=True)
+            for name in sorted(names)
+        }
 
     async def _next_specs(
         self, plan: GraphPlan, tasks: list[fold.Task], values: Mapping[str, Any]

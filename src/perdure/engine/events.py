@@ -10,6 +10,7 @@ from msgspec import Struct
 from perdure.codec import describe
 from perdure.engine.environment import Environment
 from perdure.engine.loading import read_records
+from perdure.engine.paging import inline_record
 from perdure.engine.waits import as_datetime
 from perdure.errors import NotFound
 from perdure.ids import RunId
@@ -123,7 +124,15 @@ def _plain(value: Any) -> Any:
 async def read_events(engine: Environment, run_id: str, after: int = 0) -> list[Event]:
     """Return the durable events with a seq above `after`."""
     found = await read_records(engine.store, run_id, after + 1)
-    return [event_of(seq, frame.token, record) for seq, frame, record in found]
+    row = await engine.store.read_run(RunId(run_id))
+    events = []
+    for seq, frame, record in found:
+        whole = record
+        if row is not None:
+            place = f"run {run_id!r}, seq {seq}"
+            whole = await inline_record(engine.store, row.tenant, place, record)
+        events.append(event_of(seq, frame.token, whole))
+    return events
 
 
 async def follow(engine: Environment, run_id: str, after: int) -> AsyncIterator[Event]:

@@ -88,11 +88,18 @@ With `CLOSE_S`, all that a drain takes beyond its window: it must fit into the g
 OUTLAST_S = 3.0
 """How long a release waits for effects that still run in OS threads: below `DRAIN_MARGIN_S`."""
 
+PAGES_READ_MAX = 1024
+"""Most pages that are read with one query: about ten megabytes."""
+
 SNAPSHOT_BYTES_MIN = 256 * 1024
 """A thread's state is written whole again when the journal since the last copy exceeds this.
 
-And exceeds twice that copy's size, so that the sum of the copies stays below twice the journal.
+And exceeds WHOLE_COPY_SHARE times what that copy wrote and what it holds of fields that grow.
 """
+
+WHOLE_COPY_SHARE = 3
+"""How much longer the journal since a whole copy is than the copy: what a load reads at most, as a
+multiple of the state, against what copies add to the journal (a third on average)."""
 
 ERROR_CHARS_MAX = 2000
 """Longest error text that is stored."""

@@ -4,13 +4,14 @@ Every frame's chain hash is checked on the way: what was read is what was writte
 `StoreCorrupt`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
 
 from perdure.codec import NO_HASH, chain_hash, decode_record, split_frame
 from perdure.core import fold
+from perdure.engine.paging import Field, inline_cells, inline_state
 from perdure.errors import InvariantBroken, LeaseLost, NotFound, StoreCorrupt
 from perdure.ids import TenantId, ThreadId
 from perdure.model import FrameRow, RunRow, RunStatus, ThreadRow
@@ -49,12 +50,14 @@ class Loaded(Struct):
     """A run as its next holder finds it.
 
     `journal_bytes`: journal read since the whole copy of `whole_bytes` that loading started at.
+    `stored`: of each field in pages its encoding, and the hashes of its pages.
     """
 
     state: fold.RunState
     prev_hash: bytes
     journal_bytes: int
     whole_bytes: int = 0
+    stored: Mapping[Field, tuple[bytes, frozenset[bytes]]] = {}
 
 
 def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
@@ -174,6 +177,7 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     loaded.journal_bytes += line.size
     loaded.whole_bytes += line.whole
     fold.settle_sandbox(loaded.state)
+    loaded.stored = await inline_state(store, row.tenant, loaded.state)
     if loaded.state.last_seq != row.last_seq:
         await _check_held(store, row)
         msg = (
@@ -219,7 +223,7 @@ async def load_checkpoint(
             if checkpoint is None or newest == checkpoint:
                 found = _at(state, row, record)
             if newest == checkpoint and found is not None:
-                return found
+                return await _inlined(store, found)
         cells = state.root.cells
     if found is None or checkpoint is not None:
         msg = (
@@ -227,7 +231,13 @@ async def load_checkpoint(
             f"'perdure history {thread}' lists them"
         )
         raise NotFound(msg, thread=thread, checkpoint=checkpoint, newest=newest)
-    return found
+    return await _inlined(store, found)
+
+
+async def _inlined(store: Store, at: At) -> At:
+    place = f"thread {at.run.thread!r}, checkpoint {at.checkpoint}"
+    await inline_cells(store, at.run.tenant, place, at.cells)
+    return at
 
 
 def _is_checkpoint(record: rec.Record) -> bool:

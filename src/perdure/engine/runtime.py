@@ -19,6 +19,7 @@ from perdure.engine.environment import Environment
 from perdure.engine.events import Event, follow, read_events
 from perdure.engine.loading import Loaded, load_checkpoint
 from perdure.engine.orders import Orders
+from perdure.engine.paging import inline_state
 from perdure.engine.starting import (
     DEFAULT_TENANT,
     checked_name,
@@ -295,20 +296,20 @@ class Runtime(Orders):
         started = await self.engine.starts.submit(new)
         if started.taken and self.worker is not None:
             # One that was known already (an answer was lost) may have mail by now: it is loaded.
-            loaded = self._fresh(new, started.row) if started.created else None
+            loaded = await self._fresh(new, started.row) if started.created else None
             self.worker.execute_fresh(started.row, loaded, leased_s=leased_s)
         elif started.created:
             self.engine.poke()
         return started
 
-    @staticmethod
-    def _fresh(new: NewRun, row: RunRow) -> Loaded | None:
+    async def _fresh(self, new: NewRun, row: RunRow) -> Loaded | None:
         """Return the new run's state without reading it back, if it is the first of its thread."""
         if row.ordinal != 1:
             return None
         state = RunState(row.run_id)
         fold.apply(state, decode_record(split_frame(new.first_body)[0]))
-        return Loaded(state, new.first_hash, len(new.first_body))
+        stored = await inline_state(self.engine.store, row.tenant, state)
+        return Loaded(state, new.first_hash, len(new.first_body), stored=stored)
 
     # -- reading -----------------------------------------------------------------------------------
 

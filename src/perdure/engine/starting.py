@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from perdure.codec import NO_HASH, chain_hash, encode_frame, encode_record
 from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment, input_digest
+from perdure.engine.paging import paged_writes
 from perdure.errors import SettingInvalid
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import NewRun, OnBusy, WriteOp
@@ -121,7 +123,8 @@ def finish_new_run(
     take: bool = False,
 ) -> NewRun:
     """Return the run to create for a start record."""
-    encoded = [encode_record(record)]
+    held, pages = paged_writes(record.input)
+    encoded = [encode_record(replace(record, input=held) if pages else record)]
     return NewRun(
         run_id=RunId(record.run_id),
         tenant=TenantId(record.tenant),
@@ -140,6 +143,7 @@ def finish_new_run(
         parent_call=record.parent_call,
         take_for=engine.worker_id if take and engine.worker_id else None,  # type: ignore[arg-type]  # a WorkerId as str
         lease_until_us=engine.lease_until_us(),
+        pages=pages,
     )
 
 

@@ -295,6 +295,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
         take_for: worker that takes the lease in the same transaction, if the run is ready and
             unqueued.
         lease_until_us: end of that lease.
+        pages: what its first record refers to; durable no later than the run.
     """
 
     run_id: RunId
@@ -314,3 +315,4 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     parent_call: str | None = None
     take_for: WorkerId | None = None
     lease_until_us: int = 0
+    pages: tuple[Page, ...] = ()

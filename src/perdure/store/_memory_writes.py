@@ -113,6 +113,7 @@ def _insert(tables: Tables, run: NewRun, *, is_busy: bool, may_take: bool = Fals
         tables.put(tables.start_keys, (row.tenant, row.start_key), row.run_id)
     tables.put(tables.frames, row.run_id, (rules.first_frame(run),))
     tables.put(tables.numbers, row.run_id, len(tables.numbers))
+    put_pages(tables, run.tenant, run.pages)
     tables.put_run(row)
     return row
 

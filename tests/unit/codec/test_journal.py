@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from perdure.codec import (
-    PACKED_FORMAT,
     NO_HASH,
+    PACKED_FORMAT,
     chain_hash,
     decode_record,
     describe,
@@ -16,6 +16,7 @@ from perdure.codec import (
     encode_record,
     split_frame,
 )
+from perdure.codec._compress import compressed
 from perdure.engine.loading import check_frame, load_run
 from perdure.errors import DecodeFailed, StoreCorrupt
 from perdure.ids import RunId, TenantId, ThreadId

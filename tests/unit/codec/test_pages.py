@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.codec import Page, Pager, TypeRegistry, ValueCodec, joined, names_in, opened, ref_of
+from perdure.codec import Pager, TypeRegistry, ValueCodec, joined, names_in, opened, ref_of
 from perdure.codec._compress import compressed
 from perdure.codec._pages import PAGED_EXT, page_of
 from perdure.codec.limits import PAGE_BYTES_MAX, PAGE_LISTS_MIN, VALUE_BYTES_MAX
 from perdure.errors import DecodeFailed
+from perdure.model import Page
 
 codec = ValueCodec(TypeRegistry())
 

@@ -267,6 +267,9 @@ class PostgresStore:
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record; see `Store.start`."""
+        for new in runs:
+            if new.pages:  # first: what refers to them comes after, or never
+                await self.put_pages(new.tenant, new.pages)
         blob = Blob()
         wire = as_json([run_wire(run, blob) for run in runs])
         found = await self._write("start", queries.START, (wire, blob.bytes()))

@@ -252,6 +252,9 @@ class AppendWire:
         if changes and type(changes[0]) is RunProgressed:
             lease_until_us, changes = changes[0].lease_until_us, changes[1:]
         for change in changes:
+            if type(change) is RunSpawned and change.run.pages:
+                put = PagesPut(pages=change.run.pages)
+                self._changes.append((index, _CHANGES[PagesPut](put, self._blob)))
             if type(change) is EffectPut:
                 self._put_effect(index, change)
             else:

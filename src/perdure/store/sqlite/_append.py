@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from perdure.errors import InvariantBroken
-from perdure.ids import EffectId, RunId, TenantId
+from perdure.ids import EffectId, RunId
 from perdure.model import (
     Append,
     Appended,
@@ -23,7 +23,6 @@ from perdure.model import (
     KeyTaken,
     MailPosted,
     MailTaken,
-    Page,
     PagesPut,
     RunEnded,
     RunProgressed,
@@ -34,7 +33,7 @@ from perdure.model import (
 )
 from perdure.store import _rules as rules
 from perdure.store._rows import Row, frame_row, waits_of, wire_of, wire_of_waits
-from perdure.store.sqlite import _mail, _runs
+from perdure.store.sqlite import _mail, _pages, _runs
 
 _FENCE = (
     "UPDATE perdure_runs SET last_seq = ? WHERE run_id = ? AND token = ? AND last_seq = ? "
@@ -314,19 +313,8 @@ def _base_thread(db: apsw.Connection, run_no: int, item: Append, change: ThreadB
     )
 
 
-_PUT_PAGE = """
-INSERT INTO perdure_pages (tenant, hash, body, at_us) VALUES (?, ?, ?, ?)
-ON CONFLICT (tenant, hash) DO NOTHING
-"""
-
-
-def put_pages(db: apsw.Connection, tenant: TenantId, pages: Sequence[Page], at_us: int) -> None:
-    """Store the pages that are not there."""
-    db.executemany(_PUT_PAGE, [(tenant, page.hash, page.body, at_us) for page in pages])
-
-
 def _put_pages(db: apsw.Connection, _run_no: int, item: Append, change: PagesPut) -> None:
-    put_pages(db, item.tenant, change.pages, item.at_us)
+    _pages.put_pages(db, item.tenant, change.pages, item.at_us)
 
 
 _APPLY: dict[type, Callable[[apsw.Connection, int, Append, Any], None]] = {

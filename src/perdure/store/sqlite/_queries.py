@@ -166,15 +166,6 @@ def read_held_mail(
     return [mail_of(row[0], row[1:]) for row in rows]
 
 
-def read_pages(
-    db: apsw.Connection, tenant: TenantId, hashes: Sequence[bytes]
-) -> dict[bytes, bytes]:
-    """Return the bodies of pages by hash."""
-    sql = "SELECT hash, body FROM perdure_pages WHERE tenant = ? AND hash = ?"
-    rows = [row for name in set(hashes) for row in db.execute(sql, (tenant, name))]
-    return dict(rows)
-
-
 def read_ask(db: apsw.Connection, ask_id: AskId) -> AskRow | None:
     """Return the ask, or None."""
     sql = f"SELECT {ASK_COLUMNS} FROM {ASKS_FROM} WHERE a.ask_id = ?"

@@ -13,7 +13,7 @@ from perdure.ids import RunId, TenantId, ThreadId, WorkerId
 from perdure.model import Mail, MailKind, NewRun, OnBusy, RunRow, RunStatus, Started, WorkerRow
 from perdure.store import _rules as rules
 from perdure.store._rows import RUN_COLUMNS, WORKER_COLUMNS, run_params, run_row, worker_params
-from perdure.store.sqlite import _mail, _orders
+from perdure.store.sqlite import _mail, _orders, _pages
 from perdure.store.sqlite._due import DueWithin, find_due, find_lost
 from perdure.store.sqlite.limits import UNREADABLE_PAUSE_US, WORKER_FORGOTTEN_US
 
@@ -120,6 +120,7 @@ def insert_run(
     frame = rules.first_frame(run)
     params = (run_no, 1, 1, 0, frame.at_us, frame.body, frame.prev_hash, frame.hash)
     db.execute(INSERT_FRAME, params)
+    _pages.put_pages(db, run.tenant, run.pages, run.created_at_us)
     return row
 
 

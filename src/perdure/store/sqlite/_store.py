@@ -51,7 +51,7 @@ from perdure.store.api import (
     RunQuery,
     Transaction,
 )
-from perdure.store.sqlite import _append, _mail, _orders, _queries, _runs
+from perdure.store.sqlite import _append, _mail, _orders, _pages, _queries, _runs
 from perdure.store.sqlite._connect import connect_reader, connect_writer
 from perdure.store.sqlite._liveness import LockFolder
 from perdure.store.sqlite._os_thread import ConnectionThread, Writer
@@ -219,7 +219,7 @@ class SqliteStore:
     async def put_pages(self, tenant: TenantId, pages: Sequence[Page]) -> None:
         """Store pages; see `Store.put_pages`."""
         at_us = self._services.clock.now_us()
-        await self._writer.call("pages", lambda db: _append.put_pages(db, tenant, pages, at_us))
+        await self._writer.call("pages", lambda db: _pages.put_pages(db, tenant, pages, at_us))
 
     async def transact(
         self,
@@ -502,7 +502,7 @@ class SqliteStore:
 
     async def read_pages(self, tenant: TenantId, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the bodies of the tenant's pages by hash; see `Store.read_pages`."""
-        return await self._read("pages", lambda db: _queries.read_pages(db, tenant, hashes))
+        return await self._read("pages", lambda db: _pages.read_pages(db, tenant, hashes))
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""
