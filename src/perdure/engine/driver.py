@@ -19,7 +19,13 @@ from perdure.core.plan import END, START, Goto, GraphPlan, NodePlan, Send
 from perdure.core.retry import backoff_s
 from perdure.engine.acts import failure_of
 from perdure.engine.context import Context
-from perdure.engine.limits import CANCEL_GRACE_S, SNAPSHOT_BYTES_MIN, WHOLE_COPY_SHARE, YIELD_STEPS
+from perdure.engine.limits import (
+    CANCEL_GRACE_S,
+    SNAPSHOT_BYTES_MIN,
+    STATE_BYTES_SHARE,
+    WHOLE_COPY_SHARE,
+    YIELD_STEPS,
+)
 from perdure.engine.loading import Loaded
 from perdure.engine.os_threads import call_in_os_thread, without_exit
 from perdure.engine.paging import Filed, Pagers, is_whole
@@ -49,6 +55,7 @@ class GraphDriver:
         self._durable_seq = 0
         self._journal_bytes = loaded.journal_bytes
         self._whole_bytes = loaded.whole_bytes
+        self._state_bytes = sum(len(raw) for raw, _hashes in loaded.stored.values())
         self._stored = loaded.stored
         self._pagers = Pagers(loaded.stored)
 
@@ -409,10 +416,16 @@ class GraphDriver:
             ),
             *filed.changes(),
         )
-        if not scope.path and self._run.journal.total_bytes + self._journal_bytes > max(
-            SNAPSHOT_BYTES_MIN, WHOLE_COPY_SHARE * self._whole_bytes
-        ):
+        if not scope.path and self._is_copy_due():
             self._write_whole(scope, plan, specs)
+
+    def _is_copy_due(self) -> bool:
+        """Return whether enough was written since the last whole copy for another one."""
+        return self._run.journal.total_bytes + self._journal_bytes > max(
+            SNAPSHOT_BYTES_MIN,
+            WHOLE_COPY_SHARE * self._whole_bytes,
+            self._state_bytes // STATE_BYTES_SHARE,
+        )
 
     def _write_whole(self, scope: fold.Scope, plan: GraphPlan, specs: list[rec.TaskSpec]) -> None:
         """Write the thread's whole state, so that loading starts here."""
@@ -428,6 +441,7 @@ class GraphDriver:
         )
         before = self._run.journal.total_bytes
         self._run.record(record, *filed.changes(), ThreadBased(seq=self._run.journal.added_seq + 1))
+        self._state_bytes = filed.size
         in_pages = sum(size for name, size in filed.sizes.items() if self._grows(name))
         self._whole_bytes = self._run.journal.total_bytes - before + in_pages
         self._journal_bytes = -self._run.journal.total_bytes

@@ -91,15 +91,24 @@ OUTLAST_S = 3.0
 PAGES_READ_MAX = 1024
 """Most pages that are read with one query: about ten megabytes."""
 
-SNAPSHOT_BYTES_MIN = 256 * 1024
+SNAPSHOT_BYTES_MIN = 8 * 1024
 """A thread's state is written whole again when the journal since the last copy exceeds this.
 
-And exceeds WHOLE_COPY_SHARE times what that copy wrote and what it holds of fields that grow.
+It is what a load of a small state reads at most, however long the thread is.
 """
 
 WHOLE_COPY_SHARE = 3
-"""How much longer the journal since a whole copy is than the copy: what a load reads at most, as a
-multiple of the state, against what copies add to the journal (a third on average)."""
+"""How much longer the journal since a whole copy is than the copy at least.
+
+Of the copy count the bytes that it wrote, and what it holds of fields that are appended to, which
+it writes a second time. More: loads read more, less is written twice.
+"""
+
+STATE_BYTES_SHARE = 16
+"""Of which share of the whole state the journal since a copy is at least.
+
+Fields in pages that did not change cost a copy no bytes, but they are encoded for it.
+"""
 
 ERROR_CHARS_MAX = 2000
 """Longest error text that is stored."""

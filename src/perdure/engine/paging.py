@@ -60,15 +60,17 @@ class Filed:
     """The fields of one record, encoded: large ones as references."""
 
     def __init__(self, pagers: Pagers, scope: str) -> None:
-        """Begin with no field. `sizes`: bytes of those that went into pages."""
+        """Begin with no field. `size`: bytes of all; `sizes`: of those that went into pages."""
         self._pagers = pagers
         self._scope = scope
+        self.size = 0
         self.sizes: dict[str, int] = {}
         self._pages: list[Page] = []
         self._kept: list[tuple[Pager, Paged]] = []
 
     def put(self, name: str, encoded: bytes, *, is_whole: bool) -> Raw:
         """Return what the record holds; `is_whole`: the field's value, not something to add."""
+        self.size += len(encoded)
         if not is_large(encoded):
             return Raw(encoded)
         pager = self._pagers.of((self._scope, name)) if is_whole else Pager()
