@@ -67,8 +67,8 @@ def url(tmp_path):
 
 
 async def test_every_version_loads_as_it_was(url, monkeypatch):
-    monkeypatch.setattr("perdure.engine.driver.SNAPSHOT_BYTES_MIN", 10_000)  # some whole copies
-    monkeypatch.setattr("perdure.engine.driver.WHOLE_COPY_SHARE", 0)
+    monkeypatch.setattr("perdure.engine.driver.WHOLE_COPY_SHARE", 0)  # some whole copies
+    monkeypatch.setattr("perdure.engine.driver.STATE_BYTES_SHARE", 1000)
     expected = [library(left=12)]
     for number in range(12, 0, -1):
         before = expected[-1]

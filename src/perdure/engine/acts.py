@@ -378,7 +378,7 @@ async def run_function(act: Act, extra: dict[str, Any]) -> Any:
     if effect.takes_sandbox:
         filled["sandbox"] = act.run.sandbox()
     if effect.is_async:
-        return await without_exit(effect.function(*act.args, **filled))
+        return await without_exit(effect.function, *act.args, **filled)
     working = start_in_os_thread(effect.function, *act.args, **filled)
     if act.kind.is_outside:
         act.run.engine.watch(act.effect_id, working)
@@ -391,7 +391,7 @@ async def awaited(function: Callable[..., Any] | None, *args: Any, **kwargs: Any
     if function is None:
         return Unknown("the effect declares no reconcile")
     if inspect.iscoroutinefunction(function):
-        return await without_exit(function(*args, **kwargs))
+        return await without_exit(function, *args, **kwargs)
     return await call_in_os_thread(function, *args, **kwargs)
 
 

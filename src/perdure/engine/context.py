@@ -226,7 +226,7 @@ class Context:
 
         # The others go on when one fails: cancelling them would leave their effects uncertain.
         results = await asyncio.gather(
-            *(without_exit(bounded(item)) for item in items), return_exceptions=True
+            *(without_exit(bounded, item) for item in items), return_exceptions=True
         )
         for result in results:
             if isinstance(result, BaseException):

@@ -154,7 +154,7 @@ class GraphDriver:
         """Run the nodes of a step at once; each outcome is kept as it comes."""
         running = {
             asyncio.create_task(
-                without_exit(self._run_task(scope, plan, task)), name=f"perdure-{task.path}"
+                without_exit(self._run_task, scope, plan, task), name=f"perdure-{task.path}"
             )
             for task in pending
         }
@@ -286,7 +286,7 @@ class GraphDriver:
         elif node.timeout_s is None:
             returned = await call(*args)
         else:
-            returned = await self._within(without_exit(call(*args)), node, context)
+            returned = await self._within(without_exit(call, *args), node, context)
         for name, value, size in sizes:
             if len(value) != size:
                 raise _mutated(task.path, name, f"it had {size} items, now {len(value)}")

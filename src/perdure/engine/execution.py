@@ -126,7 +126,7 @@ class Execution:
         failure: Failure | None = self._given_up()
         if self.stop_reason is None and failure is None:
             self._host = asyncio.create_task(
-                without_exit(self._driver.drive()), name=f"perdure-{self.row.run_id}"
+                without_exit(self._driver.drive), name=f"perdure-{self.row.run_id}"
             )
             failure = await self._host_failure(self._host)
         self.is_concluding = True

@@ -75,13 +75,15 @@ def _ordinary(error: SystemExit | StopIteration) -> RuntimeError:
     return ordinary
 
 
-async def without_exit(working: Awaitable[Any]) -> Any:
-    """Await the user's code; sys.exit() in it is an error of that code, not the end of the worker.
+async def without_exit(function: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+    """Call the user's code; sys.exit() in it is an error of that code, not the end of the worker.
+
+    Nothing is called, and left unawaited, if the task of this is cancelled before it runs.
 
     Raises:
         RuntimeError: it called sys.exit().
     """
     try:
-        return await working
+        return await function(*args, **kwargs)
     except SystemExit as error:
         raise _ordinary(error) from error

@@ -192,6 +192,7 @@ class Play:
     def __init__(self, stage: Stage) -> None:
         """Take the stage."""
         self._stage = stage
+        self._unheard: set[tuple[str, int]] = set()
         self._answers: dict[str, list[tuple[str, int]]] = {}
         self._is_over = False
         self._order, self._child, self._saga, self._endless = stage.graphs
@@ -230,8 +231,10 @@ class Play:
             await run.signal("topic", value)
         state = await stage.result(run)
         accepted = [each for answers in self._answers.values() for each in answers]
-        for by, value in state.answers:
-            require((by, value) in accepted, f"{name}: its answer {value} by {by} was not accepted")
+        for said in map(tuple, state.answers):
+            # Whoever said it may still wait to hear that it was accepted.
+            is_known = said in accepted or said in self._unheard
+            require(is_known, f"{name}: its answer {said[1]} by {said[0]} was not accepted")
         for ask, answers in self._answers.items():
             require(
                 len(answers) == 1, f"ask {ask}: {len(answers)} answers were accepted: {answers}"
@@ -299,10 +302,13 @@ class Play:
     async def _say(self, ask_id: str, by: str, n: int) -> None:
         await self._stage.pause(0.05)
         value = 2 * self._stage.random.randint(1, 1000) + n
+        self._unheard.add((by, value))
         try:
             await self._stage.runtime.answer(ask_id, value, by=by)
         except AlreadyAnswered:
+            self._unheard.discard((by, value))
             return
+        self._unheard.discard((by, value))
         self._answers.setdefault(ask_id, []).append((by, value))
 
     async def _decide_for_ever(self) -> None:
