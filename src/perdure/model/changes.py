@@ -34,7 +34,11 @@ class RunReleased(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
 
 
 class RunProgressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed"):
-    """The run got further since its claim: `claims` becomes 1, the lease ends when said here."""
+    """The run got further since its claim: `claims` becomes 1, the lease ends when said here.
+
+    Never earlier than it did: between this and its commit the lease may have been renewed, and its
+    holder counts on that.
+    """
 
     lease_until_us: int
 

@@ -1,4 +1,7 @@
-"""What each write does to the rows of a memory store, inside a transaction of `Tables`."""
+"""What each write does to the rows of a memory store, inside a transaction of `Tables`.
+
+Size: one function for each write and each change, as every store has them.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -391,7 +394,8 @@ def _move_thread(tables: Tables, row: RunRow, checkpoint: int) -> None:
 
 
 def _progressed(tables: Tables, row: RunRow, _item: Append, change: RunProgressed) -> None:
-    tables.put_run(replace(row, claims=1, ready_at_us=change.lease_until_us))
+    until_us = max(row.ready_at_us or 0, change.lease_until_us)
+    tables.put_run(replace(row, claims=1, ready_at_us=until_us))
 
 
 def _ended(tables: Tables, row: RunRow, _item: Append, change: RunEnded) -> None:

@@ -222,6 +222,18 @@ class ClaimRules:
         row = await written(store, row, RunProgressed(lease_until_us=T0 + 3000))
         assert (row.claims, row.ready_at_us) == (1, T0 + 3000)
 
+    async def test_progress_does_not_shorten_a_lease(self, store: Store) -> None:
+        """It may have been on its way while the lease was renewed, and the holder counts on that.
+
+        Found by the simulator: another took the run over, and an effect was sent by both.
+        """
+        await store.register_worker(worker())
+        row = await taken(store, "a", lease_until_us=T0 + 1000)
+        await store.renew(WORKER, [(row.run_id, 1)], now_us=T0 + 900, lease_until_us=T0 + 5000)
+        row = await written(store, row, RunProgressed(lease_until_us=T0 + 1000))
+        assert (row.claims, row.ready_at_us) == (1, T0 + 5000)
+        assert await claimed(store, OTHER, now_us=T0 + 4000) == []
+
     async def test_renew_extends_and_reports_the_lost(self, store: Store) -> None:
         """A heartbeat extends what is held, and names what is not (any more)."""
         await store.register_worker(worker())

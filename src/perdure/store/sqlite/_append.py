@@ -162,7 +162,7 @@ def _move_thread(db: apsw.Connection, item: Append, checkpoint: int, graph: str)
 
 
 def _progressed(db: apsw.Connection, run_no: int, _item: Append, change: RunProgressed) -> None:
-    sql = "UPDATE perdure_runs SET claims = 1, ready_at_us = ? WHERE run_no = ?"
+    sql = "UPDATE perdure_runs SET claims = 1, ready_at_us = max(ready_at_us, ?) WHERE run_no = ?"
     db.execute(sql, (change.lease_until_us, run_no))
 
 

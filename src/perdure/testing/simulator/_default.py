@@ -192,6 +192,7 @@ class Play:
     def __init__(self, stage: Stage) -> None:
         """Take the stage."""
         self._stage = stage
+        self._used: list[tuple[str, str, int]] = []
         self._unheard: set[tuple[str, int]] = set()
         self._answers: dict[str, list[tuple[str, int]]] = {}
         self._is_over = False
@@ -202,8 +203,19 @@ class Play:
         stage = self._stage
         people = [self._answer_for_ever(), self._decide_for_ever(), self._retry_for_ever()]
         done = await stage.together(self._runs(), *people)
+        self._check_answers()  # once more: nobody waits any more for the fate of an answer
         results: dict[str, Any] = done[0]
         return results
+
+    def _check_answers(self) -> None:
+        """Check that every answer that a run got is one that its sender knows to be accepted.
+
+        Or does not know yet: whoever said it may still wait to hear of it.
+        """
+        known = {each for answers in self._answers.values() for each in answers} | self._unheard
+        for name, by, value in self._used:
+            is_known = (by, value) in known
+            require(is_known, f"{name}: its answer {value} by {by} was not accepted")
 
     async def _runs(self) -> dict[str, Any]:
         pairs = await self._stage.together(
@@ -230,11 +242,8 @@ class Play:
             await stage.pause(6.0)
             await run.signal("topic", value)
         state = await stage.result(run)
-        accepted = [each for answers in self._answers.values() for each in answers]
-        for said in map(tuple, state.answers):
-            # Whoever said it may still wait to hear that it was accepted.
-            is_known = said in accepted or said in self._unheard
-            require(is_known, f"{name}: its answer {said[1]} by {said[0]} was not accepted")
+        self._used += [(name, by, value) for by, value in state.answers]
+        self._check_answers()
         for ask, answers in self._answers.items():
             require(
                 len(answers) == 1, f"ask {ask}: {len(answers)} answers were accepted: {answers}"

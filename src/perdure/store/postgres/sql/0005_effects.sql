@@ -80,7 +80,7 @@ BEGIN
     ), moved AS (
         UPDATE @.runs AS r SET last_seq = w.first_seq + w.count - 1,
             claims = CASE WHEN w.lease_until_us IS NULL THEN r.claims ELSE 1 END,
-            lease_until_us = coalesce(w.lease_until_us, r.lease_until_us),
+            lease_until_us = greatest(r.lease_until_us, w.lease_until_us),
             ready_at_us = least(r.ready_at_us, w.lease_until_us)
         FROM wanted AS w
         WHERE r.tenant = w.tenant AND r.run_id = w.run_id AND r.token = w.token

@@ -30,7 +30,8 @@ BEGIN
     WHEN 'effect' THEN PERFORM @.put_effect(r, c, blob);
     WHEN 'ask' THEN PERFORM @.put_ask(r, c, blob);
     WHEN 'progressed' THEN
-        UPDATE @.runs SET claims = 1, lease_until_us = (c->>'lease_until_us')::bigint,
+        UPDATE @.runs SET claims = 1,
+            lease_until_us = greatest(lease_until_us, (c->>'lease_until_us')::bigint),
             ready_at_us = CASE WHEN status = 'running'
                 THEN least(ready_at_us, (c->>'lease_until_us')::bigint)
                 ELSE (c->>'lease_until_us')::bigint END
