@@ -280,7 +280,8 @@ def decode_cell(cell: Cell, decode: Callable[[Raw], Any]) -> Any:
     return joined
 
 
-def _snapshot(state: RunState, record: rec.StateSnapshot) -> None:
+def start_at(state: RunState, record: rec.StateSnapshot | rec.StateCopied) -> None:
+    """Begin with the state of a whole copy, as it was at the place that loading starts at."""
     root = state.root
     if root.values is None:
         root.cells = {name: Cell(op, [raw]) for name, (op, raw) in record.values.items()}
@@ -442,7 +443,8 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     rec.Released: _nothing,
     rec.CancelRequested: _cancel_requested,
     rec.RunEnded: _ended,
-    rec.StateSnapshot: _snapshot,
+    rec.StateSnapshot: start_at,
+    rec.StateCopied: _nothing,  # of fields that grow it holds what they were at an earlier place
     rec.SandboxTaken: _sandbox_taken,
     rec.RetryRequested: _nothing,
     rec.VersionMoved: _nothing,

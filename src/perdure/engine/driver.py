@@ -26,7 +26,7 @@ from perdure.engine.limits import (
     WHOLE_COPY_SHARE,
     YIELD_STEPS,
 )
-from perdure.engine.loading import Loaded
+from perdure.engine.loading import Loaded, Mark
 from perdure.engine.os_threads import call_in_os_thread, without_exit
 from perdure.engine.paging import Filed, Pagers, is_whole
 from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
@@ -57,6 +57,7 @@ class GraphDriver:
         self._whole_bytes = loaded.whole_bytes
         self._state_bytes = sum(len(raw) for raw, _hashes in loaded.stored.values())
         self._stored = loaded.stored
+        self._mark = loaded.mark
         self._pagers = Pagers(loaded.stored)
 
     async def drive(self) -> None:
@@ -428,19 +429,42 @@ class GraphDriver:
         )
 
     def _write_whole(self, scope: fold.Scope, plan: GraphPlan, specs: list[rec.TaskSpec]) -> None:
-        """Write the thread's whole state, so that loading starts here."""
-        filed = Filed(self._pagers, scope.path)
-        whole = self._encode_fields(plan, scope.values or {}, set(scope.values or {}), filed)
-        record = rec.StateSnapshot(
-            self._run.now_us(),
+        """Write the thread's whole state, so that loading starts where the last copy was made.
+
+        Not here: of a field that grows, all that it holds would be written a second time.
+        """
+        values = scope.values or {}
+        here = Mark(
+            self._run.row.ordinal,
+            self._run.journal.added_seq + 1,
             scope.step - 1,
             self._run.state.checkpoint,
-            {name: (WriteOp.REPLACE.value, raw) for name, raw in whole.items()},
             specs,
             self._run.state.snapshot,
+            {name: len(value) for name, value in values.items() if self._grows(name)},
+        )
+        since = self._mark or here
+        held = {
+            name: value[: since.lengths.get(name, 0)] if self._grows(name) else value
+            for name, value in values.items()
+        }
+        filed = Filed(self._pagers, scope.path)
+        whole = self._encode_fields(plan, held, set(held), filed)
+        record = rec.StateCopied(
+            self._run.now_us(),
+            since.step,
+            since.checkpoint,
+            {name: (WriteOp.REPLACE.value, raw) for name, raw in whole.items()},
+            since.next,
+            since.snapshot,
+            since.ordinal,
+            since.seq,
+            here.checkpoint,
+            here.lengths,
         )
         before = self._run.journal.total_bytes
-        self._run.record(record, *filed.changes(), ThreadBased(seq=self._run.journal.added_seq + 1))
+        self._run.record(record, *filed.changes(), ThreadBased(seq=here.seq))
+        self._mark = here
         self._state_bytes = filed.size
         in_pages = sum(size for name, size in filed.sizes.items() if self._grows(name))
         self._whole_bytes = self._run.journal.total_bytes - before + in_pages

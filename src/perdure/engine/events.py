@@ -45,12 +45,13 @@ _KINDS = {
     rec.CancelRequested: "cancel_requested",
     rec.RunEnded: "run_ended",
     rec.StateSnapshot: "state_snapshot",
+    rec.StateCopied: "state_snapshot",
     rec.SandboxTaken: "sandbox_taken",
     rec.RetryRequested: "retry_requested",
     rec.VersionMoved: "version_moved",
 }
 
-EVENT_KINDS = tuple(sorted(_KINDS.values()))
+EVENT_KINDS = tuple(sorted(set(_KINDS.values())))
 """Every kind of event."""
 
 

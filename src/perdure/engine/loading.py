@@ -9,23 +9,67 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from perdure.codec import NO_HASH, chain_hash, decode_record, split_frame
+from perdure.codec import NO_HASH, chain_hash, decode_record, encode_record, split_frame
 from perdure.core import fold
 from perdure.engine.paging import Field, inline_cells, inline_state
 from perdure.errors import InvariantBroken, LeaseLost, NotFound, StoreCorrupt
 from perdure.ids import TenantId, ThreadId
-from perdure.model import FrameRow, RunRow, RunStatus, ThreadRow
+from perdure.model import FrameRow, RunRow, RunStatus
 from perdure.model import records as rec
 from perdure.store.api import Store
 
 
+class Mark(Struct, frozen=True):
+    """The place that a whole copy was made at: where the copy after it lets loading start.
+
+    Attributes:
+        ordinal: of the run that holds the copy.
+        seq: of the copy; the state is that right after it.
+        step, checkpoint, next, snapshot: of the state.
+        lengths: items in each field that is appended to.
+    """
+
+    ordinal: int
+    seq: int
+    step: int
+    checkpoint: int
+    next: list[rec.TaskSpec]
+    snapshot: str | None
+    lengths: dict[str, int]
+
+
+class Start(Struct, frozen=True):
+    """Where folding a thread starts: after record `seq` of its run `ordinal`, with a copy's state.
+
+    `made_ordinal`, `made_seq`: where the copy itself is.
+    """
+
+    ordinal: int
+    seq: int
+    record: rec.StateCopied | rec.StateSnapshot | None = None
+    made_ordinal: int = 0
+    made_seq: int = 0
+
+    @property
+    def made_at(self) -> int:
+        """The oldest checkpoint that can be read from here."""
+        if isinstance(self.record, rec.StateCopied):
+            return self.record.made_at
+        return self.record.checkpoint if self.record is not None else 0
+
+
 class Line(Struct):
-    """A thread's committed state: cells, the sandbox snapshot that goes with it, bytes read."""
+    """A thread's committed state: cells, the sandbox snapshot that goes with it.
+
+    `size`: bytes of journal read since the newest whole copy, which is of `whole` bytes and was
+    made at `mark`.
+    """
 
     cells: dict[str, fold.Cell]
     snapshot: str | None
     size: int
     whole: int = 0
+    mark: Mark | None = None
 
 
 class At(Struct, frozen=True, kw_only=True):
@@ -50,6 +94,7 @@ class Loaded(Struct):
     """A run as its next holder finds it.
 
     `journal_bytes`: journal read since the whole copy of `whole_bytes` that loading started at.
+    `mark`: where that copy was made.
     `stored`: of each field in pages its encoding, and the hashes of its pages.
     """
 
@@ -58,6 +103,7 @@ class Loaded(Struct):
     journal_bytes: int
     whole_bytes: int = 0
     stored: Mapping[Field, tuple[bytes, frozenset[bytes]]] = {}
+    mark: Mark | None = None
 
 
 def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
@@ -98,49 +144,114 @@ async def read_records(
     return found
 
 
-async def load_thread_line(
-    store: Store, tenant: TenantId, thread: ThreadId, before_ordinal: int
+async def _find_start(store: Store, tenant: TenantId, thread: ThreadId) -> Start:
+    """Return where folding a thread starts: at its newest whole copy, or at its beginning."""
+    row = await store.read_thread(tenant, thread)
+    if row is None or not row.base_seq:
+        return Start(1, 0)
+    [base, *_later] = await store.read_thread_runs(tenant, thread, from_ordinal=row.base_ordinal)
+    [(seq, _frame, record), *_more] = await read_records(store, base.run_id, row.base_seq, limit=1)
+    if isinstance(record, rec.StateCopied):
+        return Start(record.since_ordinal, record.since_seq, record, base.ordinal, seq)
+    if isinstance(record, rec.StateSnapshot):
+        return Start(base.ordinal, seq, record, base.ordinal, seq)
+    msg = (
+        f"run {base.run_id!r}: the thread's row says that record {seq} is a copy of its state, and "
+        "it is none; nothing was changed. Restore the store from a backup."
+    )
+    raise StoreCorrupt(msg, run_id=base.run_id, seq=seq)
+
+
+async def _load_line(
+    store: Store, tenant: TenantId, thread: ThreadId, start: Start, before_ordinal: int
 ) -> Line:
     """Return the thread's newest committed state before a run."""
     line = Line({}, None, 0)
-    row = await store.read_thread(tenant, thread)
-    if row is None or before_ordinal <= 1:
+    if start.ordinal >= before_ordinal:
         return line
-    from_ordinal = max(row.base_ordinal, 1)
-    for run in await store.read_thread_runs(tenant, thread, from_ordinal=from_ordinal):
+    for run in await store.read_thread_runs(tenant, thread, from_ordinal=start.ordinal):
         if run.ordinal >= before_ordinal:
             break
-        from_seq = row.base_seq if run.ordinal == row.base_ordinal and row.base_seq else 1
-        loaded = await _fold_frames(store, run, line, from_seq)
-        line.cells = loaded.state.root.cells
-        line.snapshot = loaded.state.step_snapshot
-        line.size += loaded.journal_bytes
-        line.whole += loaded.whole_bytes
+        loaded = await _fold_frames(store, run, line, start)
+        line = Line(
+            loaded.state.root.cells,
+            loaded.state.step_snapshot,
+            loaded.journal_bytes,
+            loaded.whole_bytes,
+            loaded.mark,
+        )
     return line
 
 
-async def _fold_frames(store: Store, run: RunRow, line: Line, from_seq: int) -> Loaded:
+async def _fold_frames(store: Store, run: RunRow, line: Line, start: Start) -> Loaded:
+    """Fold one run of a thread on what came before it."""
     state = fold.RunState(run.run_id)
     state.root.cells = line.cells
     state.snapshot = state.step_snapshot = line.snapshot
     state.checkpoint = run.base_checkpoint
-    frames = await store.read_frames(run.run_id, from_seq=from_seq)
-    if from_seq > 1:
+    after = start.seq if run.ordinal == start.ordinal else 0
+    counted = Counted(line.size, line.whole, line.mark)
+    if after:
         first = await store.read_frames(run.run_id, from_seq=1, limit=1)
         state.started = _started_of(first)
-    state.last_seq = from_seq - 1
-    size = whole = 0
+        state.last_seq = after
+    if run.ordinal == start.ordinal and start.record is not None:
+        fold.start_at(state, start.record)
+        counted.begin(start, state)
     previous: FrameRow | None = None
-    for frame in frames:
-        size += len(frame.body)
+    for frame in await store.read_frames(run.run_id, from_seq=max(after, 1)):
+        counted.size += len(frame.body)
         for offset, encoded in enumerate(check_frame(frame, previous)):
             seq = frame.first_seq + offset
-            if seq >= from_seq:
-                fold.apply(state, decode_record(encoded))
-            if seq == from_seq > 1:
-                whole = len(encoded)  # the copy that loading starts at
+            if seq <= after:
+                continue
+            record = decode_record(encoded)
+            fold.apply(state, record)
+            if isinstance(record, rec.StateCopied):
+                counted.passed(record, state, run.ordinal, seq, len(encoded))
         previous = frame
-    return Loaded(state, previous.hash if previous else NO_HASH, size - whole, whole)
+    return Loaded(
+        state,
+        previous.hash if previous else NO_HASH,
+        counted.size,
+        counted.whole,
+        mark=counted.mark,
+    )
+
+
+class Counted(Struct):
+    """What was read since the newest whole copy, and the place that the copy was made at."""
+
+    size: int
+    whole: int
+    mark: Mark | None
+
+    def begin(self, start: Start, state: fold.RunState) -> None:
+        """Begin at a copy; one that was made at the very place that folding starts at counts."""
+        record = start.record
+        if record is None or (start.ordinal, start.seq) != (start.made_ordinal, start.made_seq):
+            return
+        size = len(encode_record(record))
+        if isinstance(record, rec.StateCopied):
+            self.passed(record, state, start.ordinal, start.seq, size)
+        else:
+            self.size, self.whole, self.mark = 0, size, None
+
+    def passed(
+        self, record: rec.StateCopied, state: fold.RunState, ordinal: int, seq: int, size: int
+    ) -> None:
+        """Note a copy on the way."""
+        self.size = 0
+        self.whole = size
+        self.mark = Mark(
+            ordinal,
+            seq,
+            state.root.step - 1,
+            state.checkpoint,
+            [task.spec for task in state.root.tasks.values()],
+            state.snapshot,
+            record.lengths,
+        )
 
 
 def _started_of(frames: Sequence[FrameRow]) -> rec.RunStarted:
@@ -166,16 +277,9 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
         StoreCorrupt, DecodeFailed: the journal is damaged, or its last seq is not the row's.
         LeaseLost: the answer of the claim was so late that the run is somebody else's by now.
     """
-    thread = await store.read_thread(row.tenant, row.thread)
-    from_seq = 1
-    if thread is not None and thread.base_ordinal == row.ordinal and thread.base_seq:
-        from_seq = thread.base_seq
-    line = Line({}, None, 0)
-    if from_seq == 1:
-        line = await load_thread_line(store, row.tenant, row.thread, row.ordinal)
-    loaded = await _fold_frames(store, row, line, from_seq)
-    loaded.journal_bytes += line.size
-    loaded.whole_bytes += line.whole
+    start = await _find_start(store, row.tenant, row.thread)
+    line = await _load_line(store, row.tenant, row.thread, start, row.ordinal)
+    loaded = await _fold_frames(store, row, line, start)
     fold.settle_sandbox(loaded.state)
     loaded.stored = await inline_state(store, row.tenant, loaded.state)
     if loaded.state.last_seq != row.last_seq:
@@ -208,23 +312,14 @@ async def load_checkpoint(
             "their threads"
         )
         raise NotFound(msg, thread=thread, tenant=tenant)
-    found: At | None = None
-    newest = 0
-    cells: dict[str, fold.Cell] = {}
-    for row, from_seq in await _runs_to_fold(store, tenant, thread, runs, checkpoint):
-        state = fold.RunState(row.run_id)
-        state.root.cells = cells
-        state.checkpoint = row.base_checkpoint
-        for _seq, _frame, record in await read_records(store, row.run_id, from_seq):
-            fold.apply(state, record)
-            if not _is_checkpoint(record):
-                continue
-            newest = state.checkpoint
-            if checkpoint is None or newest == checkpoint:
-                found = _at(state, row, record)
-            if newest == checkpoint and found is not None:
-                return await _inlined(store, found)
-        cells = state.root.cells
+    start = await _find_start(store, tenant, thread)
+    if checkpoint is not None and checkpoint < start.made_at:
+        start = Start(1, 0)
+    search = _Search(checkpoint)
+    for row in runs:
+        if row.ordinal >= start.ordinal and await search.look(store, row, start):
+            return await _inlined(store, search.of())
+    found, newest = search.found, search.newest
     if found is None or checkpoint is not None:
         msg = (
             f"thread {thread!r} has no checkpoint {checkpoint}; it has 1 to {newest}: "
@@ -238,6 +333,49 @@ async def _inlined(store: Store, at: At) -> At:
     place = f"thread {at.run.thread!r}, checkpoint {at.checkpoint}"
     await inline_cells(store, at.run.tenant, place, at.cells)
     return at
+
+
+class _Search:
+    """Looks for a checkpoint of a thread, run by run."""
+
+    def __init__(self, checkpoint: int | None) -> None:
+        """Look for this one; None: the newest."""
+        self._checkpoint = checkpoint
+        self._cells: dict[str, fold.Cell] = {}
+        self.found: At | None = None
+        self.newest = 0
+
+    async def look(self, store: Store, row: RunRow, start: Start) -> bool:
+        """Fold a run; return whether the checkpoint was found, so that no more need be read."""
+        state = fold.RunState(row.run_id)
+        state.root.cells = self._cells
+        state.checkpoint = row.base_checkpoint
+        after = start.seq if row.ordinal == start.ordinal else 0
+        if after and start.record is not None:
+            fold.start_at(state, start.record)
+            # Before the place that the copy was made at, it is no state that ever was.
+            if start.made_at == state.checkpoint and self._is_it(state, row, start.record):
+                return True
+        for _seq, _frame, record in await read_records(store, row.run_id, after + 1):
+            fold.apply(state, record)
+            if _is_checkpoint(record) and self._is_it(state, row, record):
+                return True
+        self._cells = state.root.cells
+        return False
+
+    def _is_it(self, state: fold.RunState, row: RunRow, record: Any) -> bool:
+        """Note a checkpoint that was reached; return whether it is the wanted one."""
+        self.newest = state.checkpoint
+        if self._checkpoint is None or self.newest == self._checkpoint:
+            self.found = _at(state, row, record)
+        return self.newest == self._checkpoint
+
+    def of(self) -> At:
+        """Return what was found."""
+        if self.found is None:
+            msg = f"checkpoint {self._checkpoint} was found and is not there"
+            raise InvariantBroken(msg)
+        return self.found
 
 
 def _is_checkpoint(record: rec.Record) -> bool:
@@ -256,30 +394,3 @@ def _at(state: fold.RunState, row: RunRow, record: Any) -> At:
         next=record.next,
         snapshot=record.snapshot,
     )
-
-
-async def _is_after_base(
-    store: Store, row: ThreadRow, runs: list[RunRow], checkpoint: int | None
-) -> bool:
-    if checkpoint is None:
-        return True
-    base = next(run for run in runs if run.ordinal == row.base_ordinal)
-    [(_seq, _frame, record), *_rest] = await read_records(store, base.run_id, row.base_seq, limit=1)
-    return isinstance(record, rec.StateSnapshot) and checkpoint >= record.checkpoint
-
-
-async def _runs_to_fold(
-    store: Store, tenant: TenantId, thread: ThreadId, runs: list[RunRow], checkpoint: int | None
-) -> list[tuple[RunRow, int]]:
-    """Return (run, first seq) pairs to fold, oldest first.
-
-    They begin at the newest whole copy, or at seq 1 for a checkpoint that is older than that.
-    """
-    row = await store.read_thread(tenant, thread)
-    if row is not None and row.base_seq and await _is_after_base(store, row, runs, checkpoint):
-        return [
-            (run, row.base_seq if run.ordinal == row.base_ordinal else 1)
-            for run in runs
-            if run.ordinal >= row.base_ordinal
-        ]
-    return [(run, 1) for run in runs]

@@ -199,7 +199,7 @@ async def inline_state(
     """Replace all references in a loaded state by the values.
 
     Returns:
-        Of each field whose value is one piece in pages: its encoding, and its pages' hashes.
+        Of each field whose (first) piece is in pages: its encoding, and its pages' hashes.
     """
     place = f"run {state.run_id!r}"
     wholes = await read_wholes(
@@ -210,7 +210,7 @@ async def inline_state(
     loaded: dict[Field, tuple[bytes, frozenset[bytes]]] = {}
     for scope in state.scopes.values():
         for name, cell in scope.cells.items():
-            whole = wholes.get(bytes(cell.pieces[0])) if len(cell.pieces) == 1 else None
+            whole = wholes.get(bytes(cell.pieces[0]))
             if whole is not None:
                 loaded[scope.path, name] = bytes(whole.raw), whole.stored
         _replace_in(scope.cells, wholes)

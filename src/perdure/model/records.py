@@ -378,6 +378,30 @@ class VersionMoved(Struct, array_like=True, frozen=True, tag=31):
     to_version: int
 
 
+class StateCopied(Struct, array_like=True, frozen=True, tag=40):
+    """The thread's state, whole, so that loading may start at a place before this record.
+
+    The place is right after record `since_seq` of the thread's run number `since_ordinal`; `step`,
+    `checkpoint`, `next` and `snapshot` are those of then. `values`: of a field that is appended to
+    what it held then, of all others what they hold now: folding the journal from the place on gives
+    the state of now and of all later times, and each appended item is written at most twice.
+
+    `made_at`: the checkpoint that the copy was made at: older ones can't be read by it.
+    `lengths`: items in each field that is appended to, now.
+    """
+
+    at_us: int
+    step: int
+    checkpoint: int
+    values: dict[str, tuple[str, Raw]]
+    next: list[TaskSpec]
+    snapshot: str | None
+    since_ordinal: int
+    since_seq: int
+    made_at: int
+    lengths: dict[str, int]
+
+
 Record = (
     RunStarted
     | LeaseTaken
@@ -407,6 +431,7 @@ Record = (
     | CancelRequested
     | RunEnded
     | StateSnapshot
+    | StateCopied
     | SandboxTaken
     | RetryRequested
     | VersionMoved
