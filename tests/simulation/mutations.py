@@ -99,7 +99,7 @@ def post_come_again():
         yield
 
 
-@mutation(bound=40)
+@mutation(bound=120)
 def answer_come_again():
     """The answer that stands is refused when it comes again, as if another had given it."""
     with mock.patch.object(rules, "is_own_answer", return_value=False):
