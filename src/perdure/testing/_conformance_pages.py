@@ -61,6 +61,7 @@ class PageRules:
         pages = tuple(page(number) for number in range(40))
 
         async def write(number: int) -> None:
+            """Append all of them, beginning with another one each time."""
             own = pages[number * 10 :] + pages[: number * 10]
             put = PagesPut(pages=own)
             assert await outcome_of(store, appended_to(rows[number], put)) == Appended()
