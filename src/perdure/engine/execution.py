@@ -184,10 +184,12 @@ class Execution:
         return None
 
     def _park_exhausted(self) -> None:
+        why = "its code may kill the worker"
+        if self.row.failure is not None:
+            why = self.row.failure.message
         message = (
-            f"claimed {self.row.claims} times without finishing a step; its code may kill the "
-            f"worker. Look at 'perdure show {self.row.run_id}', then: perdure resolve "
-            f"{self.row.run_id} --retry --by NAME"
+            f"claimed {self.row.claims} times without finishing a step; {why}. Look at 'perdure "
+            f"show {self.row.run_id}', then: perdure resolve {self.row.run_id} --retry --by NAME"
         )
         self.stop_failure = Failure(type="AttemptsExhausted", message=message)
         self.stop(PARKED)

@@ -479,7 +479,13 @@ class Worker:
         if not is_unreadable:
             log.warning("run %s is let go, and taken up again: %s", row.run_id, error)
         try:
-            await hand_back(self._engine, row, failure_of(error), is_parked=is_unreadable)
+            await hand_back(
+                self._engine,
+                row,
+                failure_of(error),
+                is_parked=is_unreadable,
+                is_counted=type(error) is StoreError,  # all others pass, or concern all runs
+            )
         except PerdureError as again:
             log.warning("run %s: %s; it is taken up again when its lease ends", row.run_id, again)
 
