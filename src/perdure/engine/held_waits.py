@@ -58,9 +58,16 @@ class HeldWaits:
         if any(waiting.future.done() for waiting in self.open):
             return False  # a wait is over, its node has not had its turn yet
         return bool(self.contexts) and all(
-            context.waiting > 0 and context.active == 0 and context.held == 0
+            (context.waiting > 0 or self._is_around_others(context))
+            and context.active == 0
+            and context.held == 0
             for context in self.contexts
         )
+
+    def _is_around_others(self, context: Any) -> bool:
+        """Return whether a node execution is a subgraph: it waits while those inside it wait."""
+        inside = f"{context.task.path}/"
+        return any(other.task.path.startswith(inside) for other in self.contexts)
 
     async def _settle(self) -> None:
         """Release the run when everything stays still for some turns of the loop."""
