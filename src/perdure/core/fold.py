@@ -168,8 +168,14 @@ def _forget_tentative(task: Task) -> None:
 
 def _run_started(state: RunState, record: rec.RunStarted) -> None:
     state.started = record
-    if record.snapshot is not None:  # a fork goes on with the files of its origin
+    # A fork goes on with the files of its origin; a rollback also where that had none.
+    if record.snapshot is not None or record.rollback is not None:
         state.snapshot = record.snapshot
+
+
+def is_rollback(started: rec.RunStarted | None) -> bool:
+    """Return whether a run's input replaces the whole state of its thread."""
+    return started is not None and started.rollback is not None
 
 
 def _nothing(_state: RunState, _record: Any) -> None:
@@ -218,6 +224,8 @@ def _step_committed(state: RunState, record: rec.StepCommitted) -> None:
     scope.is_started = True
     if record.scope == "":
         state.checkpoint = record.checkpoint
+        if record.step == INPUT_STEP and is_rollback(state.started):
+            state.snapshot = state.step_snapshot = record.snapshot
         _take_snapshot(state, record.snapshot)
     _drop_inner_scopes(state, scope)
     plan_tasks(scope, record.step + 1, record.next)
@@ -247,6 +255,8 @@ def _commit_cells(state: RunState, scope: Scope, record: rec.StepCommitted) -> N
         if state.started is None:
             msg = f"run {state.run_id!r}: a step before the start record"
             raise InvariantBroken(msg, run_id=state.run_id)
+        if is_rollback(state.started):
+            scope.cells = {}
         _write_cells(scope.cells, state.started.input)
     for task in scope.tasks.values():
         if task.outcome is not None:

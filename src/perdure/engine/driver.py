@@ -90,7 +90,8 @@ class GraphDriver:
             raise GraphInvalid(msg)
         decode = self.engine.codec.decode
         given = {name: (op, decode(raw)) for name, (op, raw) in started.input.items()}
-        values, folded = merge(plan, root.values, [("input", given)])
+        before = {} if fold.is_rollback(started) else root.values
+        values, folded = merge(plan, before, [("input", given)])
         filed = Filed(self._pagers, root.path)
         encoded = self._encode_fields(plan, values, folded, filed)
         encoded.update(folded_defaults(self.engine, plan, values))

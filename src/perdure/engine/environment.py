@@ -1,6 +1,7 @@
 """What all runs of one runtime share: the store, the codec, the plans, the limits."""
 
 import asyncio
+import copy
 import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -59,6 +60,15 @@ class Environment:
         self.in_flight: dict[str, asyncio.Future[Any]] = {}
         self._key_gates: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
+
+    def apart(self, store: Store, services: Services) -> "Environment":
+        """Return a copy with another store and services, whose news and plans stay its own."""
+        other = copy.copy(self)
+        other.store, other.services = store, services
+        other._plans, other.in_flight = dict(self._plans), {}  # noqa: SLF001  # its own kind
+        other.poke = other.replan = lambda: None
+        other.on_lost = other.on_released = other.on_ended = _ignore
+        return other
 
     # -- news --------------------------------------------------------------------------------------
 

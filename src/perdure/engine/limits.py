@@ -206,3 +206,21 @@ HEALTH_CONNECTIONS_MAX = 16
 
 HEALTH_STALL_S = 5.0
 """An event loop that has not turned for so long is not alive."""
+
+AGAIN_DEPTH_MAX = 20
+"""How many children of children are looked into for effects that a fork would do again."""
+
+FORK_DEPTH_MAX = 100
+"""How many forks of forks are followed back to where a state came from, and down to show them."""
+
+FORKS_SCANNED_MAX = 100_000
+"""Most rows of runs that are looked through for the forks of a thread, newest first."""
+
+DIVERGENCES_MAX = 1000
+"""Most divergences that one replay reports: whoever has so many needs no more of them."""
+
+STILL_TURNS = 50
+"""Turns of the event loop without anything new before a replayed node counts as standing still."""
+
+UNWIND_TURNS = 100
+"""Turns of the event loop that a replayed node has to end when it is stopped."""

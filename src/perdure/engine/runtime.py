@@ -13,7 +13,7 @@ from perdure.clock import Services, system_services
 from perdure.codec import decode_record, split_frame
 from perdure.core import fold
 from perdure.core.fold import RunState
-from perdure.engine import _answers, views
+from perdure.engine import _answers, branches, views
 from perdure.engine.acts import decision_error
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, follow, read_events
@@ -23,11 +23,10 @@ from perdure.engine.paging import inline_state
 from perdure.engine.starting import (
     DEFAULT_TENANT,
     checked_name,
-    encode_writes,
-    finish_new_run,
     new_run,
     result_of,
 )
+from perdure.engine.travels import Travels
 from perdure.engine.waits import seconds
 from perdure.engine.worker import Worker, WorkerSettings
 from perdure.errors import (
@@ -53,9 +52,7 @@ from perdure.model import (
     RunStatus,
     Started,
     WorkerRow,
-    WriteOp,
 )
-from perdure.model import records as rec
 from perdure.store import make_store
 from perdure.store.api import AskQuery, EffectQuery, RunQuery, Store
 
@@ -121,7 +118,7 @@ class Run:
         await self._runtime.cancel(self.id, compensate=compensate, by=by)
 
 
-class Runtime(Orders):
+class Runtime(Orders, Travels):
     """An open store, the graphs that this process knows, and (unless told otherwise) a worker."""
 
     def __init__(self, engine: Environment, worker: Worker | None) -> None:
@@ -378,29 +375,6 @@ class Runtime(Orders):
             return views.plain_values(found.cells)
         return plan.build_state(self.engine.decode_cells(found.cells))
 
-    async def history(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> list[views.Checkpoint]:
-        """Return the thread's checkpoints, newest first.
-
-        Raises:
-            NotFound: no such thread.
-        """
-        return await views.history(self.engine, TenantId(tenant), ThreadId(thread))
-
-    async def diff(
-        self, a: Any, b: Any, *, thread: str | None = None, tenant: str = DEFAULT_TENANT
-    ) -> list[dict[str, Any]]:
-        """Return what changed between two checkpoints, as JSON Patch operations (RFC 6902).
-
-        Args:
-            a: a `Checkpoint`, a pair (thread, checkpoint id), a run id (its newest state), or, with
-                `thread`, a checkpoint id.
-            b: the same.
-            thread: whose checkpoints plain ids are.
-            tenant: whose.
-        """
-        pair = [(thread, at) if thread is not None and isinstance(at, int) else at for at in (a, b)]
-        return await views.diff(self.engine, TenantId(tenant), *pair)
-
     async def fork(
         self,
         thread: str,
@@ -408,46 +382,33 @@ class Runtime(Orders):
         at: int | None = None,
         update: Mapping[str, Any] | None = None,
         to: str | None = None,
+        rerun: bool = False,
         tenant: str = DEFAULT_TENANT,
     ) -> Run:
         """Start a run on a new thread from a checkpoint of this one; nothing before it is repeated.
 
+        What the run of the checkpoint did after it, the fork does again: `preview_fork` lists the
+        effects. A run that goes on there meanwhile is left alone.
+
         Args:
             thread: where from.
             at: checkpoint id; None: the newest.
-            update: fields to replace first.
+            update: fields to replace first; needs the graph to be known here.
             to: name of the new thread; None: the new run's id.
+            rerun: reuse nothing of the run that wrote the checkpoint: begin where that run began,
+                with the input that it had.
             tenant: whose.
 
         Raises:
-            NotFound: no such thread or checkpoint.
+            NotFound: no such thread or checkpoint, or (with `update`) an unknown graph.
             UpdateInvalid: the update does not fit the state.
+            Conflict: the thread `to` exists; nothing was written.
         """
-        engine = self.engine
-        found = await load_checkpoint(engine.store, TenantId(tenant), ThreadId(thread), at)
-        plan = engine.plan_named(found.run.graph, found.run.version)
-        values = engine.decode_cells(found.cells)
-        values.update(plan.read_input(dict(update or {}), False))  # noqa: FBT003  # the plan's form: is_first
-        now_us = engine.now_us()
-        run_id = engine.services.ids.new("r", now_us)
-        writes = {
-            name: (WriteOp.REPLACE.value, raw)
-            for name, (_op, raw) in encode_writes(engine, plan, values, "field").items()
-        }
-        record = rec.RunStarted(
-            now_us,
-            run_id,
-            tenant,
-            checked_name(to, "to") if to is not None else run_id,
-            plan.name,
-            plan.version,
-            writes,
-            origin_thread=thread,
-            origin_checkpoint=found.checkpoint,
-            next=found.next,
-            snapshot=found.snapshot,
-        )
-        new = finish_new_run(engine, record, on_busy=OnBusy.REJECT)
+        engine, whose, of_thread = self.engine, TenantId(tenant), ThreadId(thread)
+        found = await branches.fork_point(engine, whose, of_thread, at, rerun=rerun)
+        if to is not None:
+            await branches.check_new_thread(engine, whose, to)
+        new = branches.new_fork(engine, whose, of_thread, found, update=update or {}, to=to)
         started = await self._start(new, engine.services.clock.monotonic_s())
         return Run(self, started.row.run_id, started.row.thread)
 

@@ -9,6 +9,7 @@ from perdure.codec import describe
 from perdure.core import fold
 from perdure.engine.environment import Environment
 from perdure.engine.loading import load_checkpoint, read_records
+from perdure.engine.patch import patch
 from perdure.engine.waits import as_datetime
 from perdure.errors import NotFound, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
@@ -28,6 +29,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
         versions: field -> id of the checkpoint that wrote its present value.
         snapshot: sandbox snapshot that belongs to it.
         codec: format of the stored values.
+        rolled_back_to: checkpoint whose state it has again; None: it is no rollback.
     """
 
     id: int
@@ -45,6 +47,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     graph_version: int
     snapshot: str | None
     codec: int = 1
+    rolled_back_to: int | None = None
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -199,6 +202,7 @@ def _checkpoint(
         graph=started.graph,
         graph_version=started.version,
         snapshot=record.snapshot,
+        rolled_back_to=started.rollback.checkpoint if started.rollback is not None else None,
     )
 
 
@@ -242,45 +246,4 @@ async def plain_state(engine: Environment, row: RunRow) -> dict[str, Any]:
 async def diff(engine: Environment, tenant: TenantId, a: Any, b: Any) -> list[dict[str, Any]]:
     """Return JSON Patch operations that turn the state at `a` into the state at `b`."""
     before, after = await _plain_state(engine, tenant, a), await _plain_state(engine, tenant, b)
-    return list(patch(before, after, ""))
-
-
-def patch(before: Any, after: Any, path: str) -> list[dict[str, Any]]:
-    """Return JSON Patch operations (RFC 6902) from one JSON-like value to another."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        return _patch_maps(before, after, path)
-    if isinstance(before, list) and isinstance(after, list):
-        return _patch_lists(before, after, path)
-    if before == after and type(before) is type(after):
-        return []
-    return [{"op": "replace", "path": path, "value": after}]
-
-
-def _escape(key: object) -> str:
-    return str(key).replace("~", "~0").replace("/", "~1")
-
-
-def _patch_maps(before: dict[str, Any], after: dict[str, Any], path: str) -> list[dict[str, Any]]:
-    operations = [
-        {"op": "remove", "path": f"{path}/{_escape(key)}"} for key in before if key not in after
-    ]
-    for key, value in after.items():
-        place = f"{path}/{_escape(key)}"
-        if key in before:
-            operations += patch(before[key], value, place)
-        else:
-            operations.append({"op": "add", "path": place, "value": value})
-    return operations
-
-
-def _patch_lists(before: list[Any], after: list[Any], path: str) -> list[dict[str, Any]]:
-    shared = min(len(before), len(after))
-    operations: list[dict[str, Any]] = []
-    for index in range(shared):
-        operations += patch(before[index], after[index], f"{path}/{index}")
-    operations += [
-        {"op": "remove", "path": f"{path}/{index}"}
-        for index in range(len(before) - 1, shared - 1, -1)
-    ]
-    operations += [{"op": "add", "path": f"{path}/-", "value": item} for item in after[shared:]]
-    return operations
+    return patch(before, after)

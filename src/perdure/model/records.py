@@ -33,11 +33,20 @@ class TaskSpec(Struct, array_like=True, frozen=True):
         return self.index > 0
 
 
+class Rollback(Struct, array_like=True, frozen=True):
+    """Why a run puts its thread back: to which checkpoint, who wants it and the reason."""
+
+    checkpoint: int
+    by: str
+    reason: str = ""
+
+
 class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     """The run exists. `input`: field that was given -> (op, value).
 
     `origin_*`, `next` and `snapshot`: a fork goes on with the `next` and the files of that
-    checkpoint instead of the graph's first nodes.
+    checkpoint instead of the graph's first nodes. `rollback`: once the run has taken its input in,
+    the thread's state is this input and nothing else, and its files those of `snapshot`.
     """
 
     at_us: int
@@ -54,6 +63,7 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     origin_checkpoint: int | None = None
     next: list[TaskSpec] | None = None
     snapshot: str | None = None
+    rollback: Rollback | None = None
 
 
 class LeaseTaken(Struct, array_like=True, frozen=True, tag=2):

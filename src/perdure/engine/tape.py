@@ -1,0 +1,169 @@
+"""What a run's journal says of each node execution, so that the run can be recomputed from it.
+
+Theory: a node is executed several times in its life: again after each wait and crash, and anew with
+each attempt. What counts for a replay is an attempt: it saw the results that its task had when it
+ended, and ended as recorded. So the tape keeps, for each attempt, the task's calls as they were
+then, and which of them the attempt itself had to do with.
+"""
+
+import copy
+from typing import Any
+
+from msgspec import Struct, field, structs
+
+from perdure.core import fold
+from perdure.engine.loading import load_checkpoint, read_records
+from perdure.model import RunRow, RunStatus
+from perdure.model import records as rec
+from perdure.store.api import Store
+
+
+class TapedAttempt(Struct):
+    """One attempt of a node execution.
+
+    Attributes:
+        calls: the task's calls as they were when it ended.
+        touched: ids of those that it had to do with, in the order of their first records.
+        outcome: how it ended; None: it has not, or was cut off.
+        is_begun: False: it waits for its time.
+    """
+
+    number: int
+    calls: dict[str, fold.Call]
+    touched: dict[str, None]
+    outcome: rec.NodeFinished | rec.NodeFailed | None
+    is_begun: bool = True
+
+
+class Tape(Struct, kw_only=True):
+    """A run's journal, sorted for a replay.
+
+    Attributes:
+        cells: the thread's state before the run.
+        attempts: of each node execution, by its path.
+        steps: committed steps by scope and number.
+        ended: how the run ended; None: it has not.
+        is_still: it was released while all its executions waited: what they had asked for is all
+            recorded.
+        last_us: time of the newest record.
+    """
+
+    row: RunRow
+    cells: dict[str, fold.Cell]
+    started: rec.RunStarted | None = None
+    attempts: dict[str, list[TapedAttempt]] = field(default_factory=dict)
+    steps: dict[tuple[str, int], rec.StepCommitted] = field(default_factory=dict)
+    ended: rec.RunEnded | None = None
+    is_still: bool = False
+    last_us: int = 0
+
+    @property
+    def step_failure(self) -> str | None:
+        """Type of the error that ended the run between nodes (a router, a merge), or None."""
+        ended = self.ended
+        if ended is None or ended.status != RunStatus.FAILED or ended.failure is None:
+            return None
+        return None if ended.failure.node else ended.failure.type
+
+
+async def read_tape(store: Store, row: RunRow) -> Tape:
+    """Return the tape of a run. Nothing is written and no lease is taken.
+
+    Raises:
+        StoreCorrupt, DecodeFailed: the journal is not what was written.
+    """
+    cells: dict[str, fold.Cell] = {}
+    if row.base_checkpoint:
+        before = await load_checkpoint(store, row.tenant, row.thread, row.base_checkpoint)
+        cells = before.cells
+    recorder = _Recorder(Tape(row=row, cells=cells))
+    for _seq, _frame, record in await read_records(store, row.run_id):
+        recorder.take(record)
+    return recorder.finish()
+
+
+class _Recorder:
+    """Folds the records, and keeps what the fold forgets."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._state = fold.RunState(tape.row.run_id)
+        self._state.checkpoint = tape.row.base_checkpoint
+        self._touched: dict[str, dict[str, None]] = {}
+
+    def take(self, record: rec.Record) -> None:
+        tape = self._tape
+        tape.last_us = record.at_us
+        if isinstance(record, rec.NodeFailed):
+            self._end(record.task, record.attempt, record)  # before the fold forgets its calls
+        fold.apply(self._state, record)
+        if isinstance(record, rec.NodeFinished):
+            self._end(record.task, record.attempt, record)
+        elif isinstance(record, rec.StepCommitted):
+            tape.steps[record.scope, record.step] = record
+        elif isinstance(record, rec.RunStarted):
+            tape.started = record
+        elif isinstance(record, rec.RunEnded):
+            tape.ended = record
+        elif type(record) in _IDS:
+            touched = self._touched.setdefault(_field(record, "task"), {})
+            touched[_field(record, _IDS[type(record)])] = None
+        tape.is_still = isinstance(record, rec.Released) and bool(record.waits)
+
+    def finish(self) -> Tape:
+        """Return the tape, with the attempts that have not ended."""
+        for scope in self._state.scopes.values():
+            for task in scope.tasks.values():
+                if task.outcome is None and not self._has_given_up(task):
+                    is_begun = task.retry_at_us is None
+                    self._end(task.path, task.attempt, None, is_begun=is_begun)
+        return self._tape
+
+    def _has_given_up(self, task: fold.Task) -> bool:
+        return task.failure is not None and task.retry_at_us is None
+
+    def _end(
+        self,
+        path: str,
+        number: int,
+        outcome: rec.NodeFinished | rec.NodeFailed | None,
+        *,
+        is_begun: bool = True,
+    ) -> None:
+        calls = self._state.task(path).calls
+        attempt = TapedAttempt(
+            number=number,
+            calls={key: _unasked(call) for key, call in calls.items()},
+            touched=self._touched.pop(path, {}),
+            outcome=outcome,
+            is_begun=is_begun,
+        )
+        self._tape.attempts.setdefault(path, []).append(attempt)
+
+
+def _unasked(call: fold.Call) -> fold.Call:
+    return structs.replace(copy.copy(call), is_asked=False)
+
+
+def _field(record: rec.Record, name: str) -> Any:
+    return getattr(record, name)
+
+
+_IDS: dict[type, str] = {
+    rec.EffectIntended: "effect_id",
+    rec.EffectConfirmed: "effect_id",
+    rec.EffectFailed: "effect_id",
+    rec.EffectUncertain: "effect_id",
+    rec.TimerSet: "call_id",
+    rec.TimerFired: "call_id",
+    rec.Asked: "ask_id",
+    rec.AskAnswered: "ask_id",
+    rec.AskLapsed: "ask_id",
+    rec.ReceiveStarted: "call_id",
+    rec.SignalConsumed: "call_id",
+    rec.ReceiveLapsed: "call_id",
+    rec.Spawned: "call_id",
+    rec.ChildEnded: "call_id",
+    rec.Noted: "call_id",
+}
+"""Which field names the call that a record is about."""
