@@ -127,3 +127,37 @@ async def nap(seconds: float, ctx: Context) -> str:
 async def burst(_given: object) -> None:
     msg = "out of \x1b[31mluck\x1b[0m [bold]"
     raise RuntimeError(msg)
+
+
+@effect(kind="keyed")
+async def pay(order_id: str, cents: int, *, idempotency_key: str) -> str:
+    _note_down(f"{order_id} {cents} {idempotency_key}")
+    return f"paid-{order_id}"
+
+
+@dataclass
+class Bill:
+    order_id: str = "o-1"
+    cents: int = 40
+    size: Size = Size.SMALL
+    item: Item | None = None
+    notes: Annotated[list[str], append] = field(default_factory=list)
+    prices: dict[str, int] = field(default_factory=dict)
+
+
+bills = Graph(Bill, name="bills")
+
+
+@bills.node
+async def check(state: Bill) -> dict:
+    return {"notes": [f"checked {state.cents}"], "item": Item("sku", Decimal(3))}
+
+
+@bills.node
+async def settle(state: Bill, ctx: Context) -> dict:
+    return {"notes": [await ctx.call(pay, state.order_id, state.cents)]}
+
+
+bills.edge(START, check)
+bills.edge(check, settle)
+bills.edge(settle, END)

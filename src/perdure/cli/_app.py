@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from perdure.cli import _checking, _deciding, _executing, _orders, _reading, _working
+from perdure.cli import _checking, _deciding, _executing, _orders, _reading, _travel, _working
 from perdure.cli._output import print_error
 from perdure.errors import PerdureError, UsageError
 
@@ -32,7 +32,11 @@ COMMANDS: dict[Callable[..., None], str] = {
     _working.worker: "Execute runs until told to stop.",
     _reading.ps: "List runs, or workers.",
     _reading.show: "Show one run and what to do next.",
-    _reading.history: "List a thread's checkpoints.",
+    _reading.history: "Show a thread's runs, steps and forks.",
+    _travel.diff: "Compare checkpoints, threads or runs.",
+    _travel.fork: "Branch a thread at a checkpoint.",
+    _travel.replay: "Recompute a run; does the code still fit?",
+    _travel.rollback: "Put a thread back to a checkpoint.",
     _deciding.approve: "Answer a question, or list the open ones.",
     _deciding.signal: "Send a run a signal.",
     _deciding.resolve: "Decide an uncertain effect or parked run.",

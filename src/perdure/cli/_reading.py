@@ -16,10 +16,12 @@ from perdure.cli._describe import (
     in_flight_lines,
 )
 from perdure.cli._options import AnyTenant, AsJson, RunId, StoreUrl, Tenant, await_
-from perdure.cli._output import heading, print_json, say, table
+from perdure.cli._output import heading, note, print_json, say, table
 from perdure.cli._store import DEFAULT_URL, existing, looking, with_store
-from perdure.cli._text import age, clean, clock_time, compact, full_time
+from perdure.cli._story import decision_line, effect_line, step_lines, tree_lines
+from perdure.cli._text import age, clean, clock_time, compact, full_time, pretty_json
 from perdure.cli.limits import LIST_LIMIT
+from perdure.engine.compare import Moment
 from perdure.engine.outlook import (
     Outlook,
     command,
@@ -34,9 +36,10 @@ from perdure.engine.outlook import (
     worker_state,
 )
 from perdure.engine.timeline import Timeline, timeline_of
-from perdure.engine.views import Ask, LedgerEntry, plain_state
+from perdure.engine.tree import ThreadTree
+from perdure.engine.views import Ask, Checkpoint, LedgerEntry, plain_state
 from perdure.engine.waits import as_datetime
-from perdure.errors import UsageError
+from perdure.errors import NotFound, UsageError
 from perdure.model import RunRow, RunStatus, WorkerRow
 
 UNFINISHED = tuple(status for status in RunStatus if not status.is_final)
@@ -207,15 +210,64 @@ _STATE_WORDS = {"silent": "silent: dead or cut off"}
 # -- show ----------------------------------------------------------------------------------------
 
 
-def show(*, run: RunId, store: StoreUrl = DEFAULT_URL, as_json: AsJson = False) -> None:
+def show(
+    *,
+    run: RunId,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="N", help="Its state at a checkpoint, and what led to it."),
+    ] = None,
+    store: StoreUrl = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
     r"""Show one run: its timeline, where a holder was lost, what is open, and what to do next.
 
     \b
     Examples:
       perdure show RUN_ID
+      perdure show RUN_ID --at 3
       perdure show RUN_ID --json
     """
+    if at is not None:
+        await_(_show_at(run, at, store, as_json=as_json))
+        return
     await_(_show(run, store, as_json=as_json))
+
+
+async def _show_at(run_id: str, at: int, url: str, *, as_json: bool) -> None:
+    async with existing(url) as runtime:
+        row = await runtime.read_row(run_id)
+        found = await runtime.moment((row.thread, at), of_run=True, tenant=row.tenant)
+    if found.place.run_id != run_id:
+        msg = (
+            f"checkpoint {at} of thread {row.thread!r} is of run {found.place.run_id!r}, not of "
+            f"{run_id!r}"
+        )
+        raise NotFound(msg, run_id=run_id, checkpoint=at)
+    print_moment(found, as_json=as_json)
+
+
+def print_moment(found: Moment, *, as_json: bool) -> None:
+    """Print a point of a thread: its state, and the steps, effects and decisions up to it."""
+    if as_json:
+        print_json(shapes.moment_json(found))
+        return
+    place = found.place
+    at = f"checkpoint {place.checkpoint}, run {place.run_id}"
+    say(clean(f"thread {place.thread}, {at}; next: {', '.join(found.next) or '(end)'}"))
+    if found.snapshot is not None:
+        say(clean(f"files: snapshot {found.snapshot}"))
+    heading("state")
+    say(pretty_json(found.state))
+    for title, lines in (
+        ("steps", [line for step in found.steps for line in step_lines(step, "")]),
+        ("effects", [effect_line(effect) for effect in found.effects]),
+        ("decisions", [decision_line(decision) for decision in found.decisions]),
+    ):
+        if lines:
+            heading(title)
+            for line in lines:
+                say(f"  {line}")
 
 
 async def _show(run_id: str, url: str, *, as_json: bool) -> None:
@@ -361,40 +413,42 @@ def print_asks(asks: list[Ask], now_us: int) -> None:
 def history(
     *,
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="N", help="The state at a checkpoint, and what led to it."),
+    ] = None,
     tenant: Tenant = "default",
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    r"""List a thread's checkpoints, newest first.
+    r"""Show a thread as a tree: its runs with their steps, its origin and its forks.
 
     \b
     Examples:
       perdure history customer-12
+      perdure history customer-12 --at 3
       perdure history customer-12 --json
     """
-    found = await_(_read_history(thread, tenant, store))
-    if as_json:
-        print_json(
-            {"thread": thread, "checkpoints": [shapes.checkpoint_json(each) for each in found]}
-        )
+    if at is not None:
+        print_moment(await_(_read_moment(thread, at, tenant, store)), as_json=as_json)
         return
-    table(
-        ("checkpoint", "at (UTC)", "run", "step", "changed", "next"),
-        [
-            (
-                each.id,
-                full_time(each.at),
-                each.run_id,
-                each.step,
-                ", ".join(each.changed),
-                ", ".join(each.next) or "(end)",
-            )
-            for each in found
-        ],
-        empty="no checkpoints yet",
-    )
+    found, tree = await_(_read_history(thread, tenant, store))
+    if as_json:
+        checkpoints = [shapes.checkpoint_json(each) for each in found]
+        print_json({**shapes.tree_json(tree), "checkpoints": checkpoints})
+        return
+    for line in tree_lines(tree):
+        say(line)
+    if not tree.is_complete:
+        note("there are so many runs that older forks may be missing here")
 
 
-async def _read_history(thread: str, tenant: str, url: str) -> Any:
+async def _read_history(thread: str, tenant: str, url: str) -> tuple[list[Checkpoint], ThreadTree]:
     async with existing(url) as runtime:
-        return await runtime.history(thread, tenant=tenant)
+        found = await runtime.history(thread, tenant=tenant)
+        return found, await runtime.tree(thread, tenant=tenant)
+
+
+async def _read_moment(thread: str, at: int, tenant: str, url: str) -> Moment:
+    async with existing(url) as runtime:
+        return await runtime.moment((thread, at), tenant=tenant)

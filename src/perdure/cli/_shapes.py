@@ -1,13 +1,25 @@
 """Rows and views as `--json` shows them (docs/cli.md); within a schema fields are only added."""
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from perdure.engine import Schedule, WorkLimit
+from perdure.engine.branches import ForkPreview, RollbackPreview, RolledBack
+from perdure.engine.compare import (
+    Comparison,
+    DecisionsCompared,
+    EffectsCompared,
+    Moment,
+    Place,
+)
+from perdure.engine.divergence import Replay
 from perdure.engine.doctor import Finding
 from perdure.engine.outlook import Outlook
+from perdure.engine.story import Decision, EffectSeen, NodeRun, StepRun, Story
 from perdure.engine.timeline import InFlight, Lease, Takeover
+from perdure.engine.tree import ForkSeen, ThreadTree
 from perdure.engine.views import Ask, Checkpoint, LedgerEntry
 from perdure.engine.waits import as_datetime
 from perdure.model import Failure, GraphShape, RunRow, Wait, WorkerRow
@@ -172,7 +184,241 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "graph": checkpoint.graph,
         "version": checkpoint.graph_version,
         "snapshot": checkpoint.snapshot,
+        "rolled_back_to": checkpoint.rolled_back_to,
     }
+
+
+def place_json(place: Place) -> dict[str, Any]:
+    """Return a point of a thread."""
+    return {"thread": place.thread, "checkpoint": place.checkpoint, "run": place.run_id}
+
+
+def node_json(node: NodeRun) -> dict[str, Any]:
+    """Return a node execution; of a subgraph with its steps."""
+    return {
+        "path": node.path,
+        "node": node.node,
+        "index": node.index,
+        "attempts": node.attempts,
+        "changed": list(node.changed),
+        "failure": failure_json(node.failure),
+        "is_finished": node.is_finished,
+        "steps": [step_json(step) for step in node.steps],
+    }
+
+
+def step_json(step: StepRun) -> dict[str, Any]:
+    """Return a step with its executions."""
+    return {
+        "checkpoint": step.checkpoint,
+        "thread": step.thread,
+        "run": step.run_id,
+        "seq": step.seq,
+        "step": step.step,
+        "at": time_json(step.at),
+        "nodes": [node_json(node) for node in step.nodes],
+        "next": list(step.next),
+        "changed": list(step.changed),
+    }
+
+
+def seen_json(effect: EffectSeen) -> dict[str, Any]:
+    """Return an effect as the journal has it."""
+    return {
+        "id": effect.id,
+        "run": effect.run_id,
+        "node": effect.node,
+        "name": effect.name,
+        "kind": effect.kind,
+        "state": effect.state,
+        "args": effect.args,
+        "kwargs": effect.kwargs,
+        "key": effect.key,
+        "business_key": effect.business_key,
+        "result": effect.result,
+        "failure": failure_json(effect.failure),
+        "via": effect.via,
+        "by": effect.by,
+        "attempt": effect.attempt,
+        "seq": effect.seq,
+    }
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    """Return what somebody decided, or did not."""
+    return {
+        "kind": decision.kind,
+        "id": decision.id,
+        "run": decision.run_id,
+        "node": decision.node,
+        "about": decision.about,
+        "value": decision.value,
+        "by": decision.by,
+        "at": time_json(decision.at),
+        "seq": decision.seq,
+    }
+
+
+def moment_json(moment: Moment) -> dict[str, Any]:
+    """Return a point with its state and what led to it."""
+    return {
+        "at": place_json(moment.place),
+        "state": moment.state,
+        "next_nodes": list(moment.next),
+        "snapshot": moment.snapshot,
+        "steps": [step_json(step) for step in moment.steps],
+        "effects": [seen_json(effect) for effect in moment.effects],
+        "decisions": [decision_json(decision) for decision in moment.decisions],
+    }
+
+
+def comparison_json(found: Comparison) -> dict[str, Any]:
+    """Return how two points differ."""
+    return {
+        "a": place_json(found.a),
+        "b": place_json(found.b),
+        "parted": None if found.parted is None else place_json(found.parted),
+        "is_same": found.is_same,
+        "patch": found.patch,
+        "steps": {
+            "same": found.steps.same,
+            "a": [step_json(step) for step in found.steps.a],
+            "b": [step_json(step) for step in found.steps.b],
+        },
+        "effects": _pairs_json(found.effects, seen_json),
+        "decisions": _pairs_json(found.decisions, decision_json),
+    }
+
+
+def _pairs_json(
+    found: EffectsCompared | DecisionsCompared, shape: Callable[[Any], dict[str, Any]]
+) -> dict[str, Any]:
+    pairs = [{"a": shape(one), "b": shape(other)} for one, other in found.differing]
+    return {
+        "same": found.same,
+        "only_a": [shape(each) for each in found.only_a],
+        "only_b": [shape(each) for each in found.only_b],
+        "differing": pairs,
+    }
+
+
+def story_json(story: Story) -> dict[str, Any]:
+    """Return a run with its steps."""
+    rolled = story.rolled
+    back = None
+    if rolled is not None:
+        back = {"checkpoint": rolled.checkpoint, "by": rolled.by, "reason": rolled.reason}
+    return {
+        "run": run_json(story.row),
+        "rollback": back,
+        "steps": [step_json(step) for step in story.steps],
+        "under_way": [node_json(node) for node in story.under_way],
+    }
+
+
+def tree_json(tree: ThreadTree) -> dict[str, Any]:
+    """Return a thread with its runs, its origin and its forks."""
+    origin = tree.origin
+    come = None if origin is None else {"thread": origin.thread, "checkpoint": origin.checkpoint}
+    return {
+        "thread": tree.thread,
+        "origin": come,
+        "runs": [story_json(story) for story in tree.runs],
+        "forks": [fork_json(fork) for fork in tree.forks],
+        "is_complete": tree.is_complete,
+    }
+
+
+def fork_json(fork: ForkSeen) -> dict[str, Any]:
+    """Return a fork with its own tree."""
+    return {
+        "checkpoint": fork.checkpoint,
+        "run": fork.row.run_id,
+        "tree": None if fork.tree is None else tree_json(fork.tree),
+    }
+
+
+def replay_json(found: Replay) -> dict[str, Any]:
+    """Return what a replay found."""
+    return {
+        "run": found.run_id,
+        "thread": found.thread,
+        "graph": found.graph,
+        "version": found.version,
+        "recorded_version": found.recorded_version,
+        "status": found.status,
+        "steps": found.steps,
+        "nodes": found.nodes,
+        "served": found.served,
+        "standing": list(found.standing),
+        "is_clean": found.is_clean,
+        "divergences": [
+            {
+                "kind": each.kind.value,
+                "node": each.node,
+                "attempt": each.attempt,
+                "subject": each.subject,
+                "expected": each.expected,
+                "got": each.got,
+                "message": each.message,
+            }
+            for each in found.divergences
+        ],
+    }
+
+
+def fork_preview_json(found: ForkPreview) -> dict[str, Any]:
+    """Return what a fork starts with and does again."""
+    return {
+        "thread": found.thread,
+        "checkpoint": found.checkpoint,
+        "run": found.run_id,
+        "graph": found.graph,
+        "version": found.graph_version,
+        "state": found.state,
+        "next_nodes": list(found.next),
+        "snapshot": found.snapshot,
+        "again": [seen_json(effect) for effect in found.again],
+        "reused": [seen_json(effect) for effect in found.reused],
+        "children": [_child_json(*child) for child in found.children],
+        "running": [
+            {
+                "run": each.run_id,
+                "status": each.status,
+                "nodes": [node_json(node) for node in each.nodes],
+            }
+            for each in found.running
+        ],
+        "is_rerun": found.is_rerun,
+    }
+
+
+def _child_json(run_id: str, graph: str) -> dict[str, Any]:
+    return {"run": run_id, "graph": graph}
+
+
+def rollback_json(found: RollbackPreview) -> dict[str, Any]:
+    """Return what a rollback puts back and leaves; of one that was done also as what."""
+    body = {
+        "thread": found.thread,
+        "checkpoint": found.checkpoint,
+        "newest": found.newest,
+        "state": found.state,
+        "snapshot": found.snapshot,
+        "not_undone": [
+            {"effect": seen_json(each.effect), "next": list(each.commands)}
+            for each in found.not_undone
+        ],
+        "children": [_child_json(*child) for child in found.children],
+    }
+    if isinstance(found, RolledBack):
+        body |= {
+            "run": found.run_id,
+            "new_checkpoint": found.new_checkpoint,
+            "by": found.by,
+            "reason": found.reason,
+        }
+    return body
 
 
 def in_flight_json(effect: InFlight) -> dict[str, Any]:

@@ -17,7 +17,7 @@ VARIABLE = "PERDURE_STORE"
 
 
 @asynccontextmanager
-async def existing(url: str) -> AsyncIterator[Runtime]:
+async def existing(url: str, graphs: Iterable[Any] = ()) -> AsyncIterator[Runtime]:
     """Open a runtime that only asks and decides, over a store that must exist.
 
     Raises:
@@ -27,7 +27,7 @@ async def existing(url: str) -> AsyncIterator[Runtime]:
     services = system_services()
     store = make_store(url, services)
     await check_exists(store, url)
-    async with Runtime.open(store, worker=False, services=services) as runtime:
+    async with Runtime.open(store, graphs, worker=False, services=services) as runtime:
         yield runtime
 
 

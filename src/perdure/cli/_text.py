@@ -28,6 +28,11 @@ def clean(text: object, limit: int = CELL_CHARS_MAX) -> str:
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
 
 
+def indented(text: str) -> str:
+    """Return one line without control characters that keeps the spaces that it begins with."""
+    return " " * (len(text) - len(text.lstrip(" "))) + clean(text)
+
+
 def clean_lines(text: str) -> str:
     """Return text without control characters, its lines kept."""
     return "".join(c if c == "\n" or is_safe(c) else _MARK for c in text.expandtabs())

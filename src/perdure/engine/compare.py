@@ -210,14 +210,27 @@ async def resolve(engine: Environment, tenant: TenantId, at: Any) -> tuple[Point
     row = await engine.store.read_run(RunId(at))
     if row is not None:
         return Point(row, await _newest_of_run(engine, row)), True
-    thread, mark, checkpoint = at.rpartition("@")
-    if mark and checkpoint.isdecimal():
-        return await _point_of_thread(engine, tenant, thread, int(checkpoint)), False
+    thread, checkpoint = await split_point(engine, tenant, at)
     try:
-        return await _point_of_thread(engine, tenant, at, None), False
+        return await _point_of_thread(engine, tenant, thread, checkpoint), False
     except NotFound as error:
+        if checkpoint is not None:
+            raise
         msg = f"no run and no thread {at!r}; 'perdure ps --all' lists the runs and their threads"
         raise NotFound(msg, name=at) from error
+
+
+async def split_point(engine: Environment, tenant: str, text: str) -> tuple[str, int | None]:
+    """Return the thread and the checkpoint of a text `thread` or `thread@checkpoint`.
+
+    A thread may have an `@` in its name: where there is one of the whole name, it is meant.
+    """
+    thread, mark, checkpoint = text.rpartition("@")
+    if not mark or not checkpoint.isascii() or not checkpoint.isdecimal():
+        return text, None
+    if await engine.store.read_thread(TenantId(tenant), ThreadId(text)) is not None:
+        return text, None
+    return thread, int(checkpoint)
 
 
 async def _point_of_thread(
