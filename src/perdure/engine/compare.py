@@ -183,10 +183,14 @@ async def compare(engine: Environment, tenant: TenantId, a: Any, b: Any) -> Comp
 
 
 class Point(Struct, frozen=True):
-    """A point that was found: its run, and its checkpoint (None: nothing is committed)."""
+    """A point that was found: its run, and its checkpoint (None: nothing is committed).
+
+    `is_newest`: it is where its run stands, with what is not committed yet.
+    """
 
     row: RunRow
     checkpoint: int | None
+    is_newest: bool = False
 
 
 async def resolve(engine: Environment, tenant: TenantId, at: Any) -> tuple[Point, bool]:
@@ -209,7 +213,7 @@ async def resolve(engine: Environment, tenant: TenantId, at: Any) -> tuple[Point
         raise UsageError(msg)
     row = await engine.store.read_run(RunId(at))
     if row is not None:
-        return Point(row, await _newest_of_run(engine, row)), True
+        return Point(row, await _newest_of_run(engine, row), is_newest=True), True
     thread, checkpoint = await split_point(engine, tenant, at)
     try:
         return await _point_of_thread(engine, tenant, thread, checkpoint), False
@@ -237,7 +241,7 @@ async def _point_of_thread(
     engine: Environment, tenant: TenantId, thread: str, checkpoint: int | None
 ) -> Point:
     found = await load_checkpoint(engine.store, tenant, ThreadId(thread), checkpoint)
-    return Point(found.run, found.checkpoint)
+    return Point(found.run, found.checkpoint, is_newest=checkpoint is None)
 
 
 async def _newest_of_run(engine: Environment, row: RunRow) -> int | None:
@@ -269,7 +273,7 @@ async def _line(engine: Environment, point: Point, *, only_run: bool) -> list[Le
     `only_run`: of each thread only the run that the point (or the fork) is in.
     """
     legs: list[Leg] = []
-    row, upto = point.row, point.checkpoint
+    row, upto = point.row, None if point.is_newest else point.checkpoint
     for _depth in range(FORK_DEPTH_MAX):
         rows = await engine.store.read_thread_runs(row.tenant, row.thread, from_ordinal=1)
         before = [] if only_run else [Leg(each) for each in rows if each.ordinal < row.ordinal]
