@@ -265,7 +265,7 @@ def test_history_lists_checkpoints(cli):
     cli("run", f"{FLOWS}:hello", "--input", '"bob"', "--thread", "t")
     found = cli("history", "t", "--json").json["checkpoints"]
     assert [each["id"] for each in found] == [4, 3, 2, 1]
-    assert cli("history", "t").out.startswith("CHECKPOINT")
+    assert cli("history", "t").out.startswith("thread t\n  run r_")
 
 
 def test_queued_run_is_blocked_by_what_blocks_the_one_before(cli):

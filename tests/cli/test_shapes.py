@@ -12,7 +12,18 @@ from tests.cli.conftest import FLOWS, end
 SNAPSHOT = Path(__file__).with_name("shapes.json")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
-FREE = {"state", "result", "body", "fields", "schema_of_answer", "value", "args", "kwargs"}
+FREE = {
+    "state",
+    "result",
+    "body",
+    "fields",
+    "schema_of_answer",
+    "value",
+    "args",
+    "kwargs",
+    "expected",
+    "got",
+}
 """What users put in: no keys of ours. (`schema` of an ask, too.)"""
 
 
@@ -27,6 +38,25 @@ ORDERS = {
     "schedule remove": ["s"],
 }
 """Commands about runs to come, in the order in which they make sense."""
+
+
+def travelled(cli):
+    """Return what the commands of time travel say of a thread with a fork and a rollback."""
+    target = f"{FLOWS}:bills"
+    run_id = cli("run", target, "--thread", "b", "--json").json["run"]["id"]
+    other = Path(cli.folder / "edited.py")
+    other.write_text(FLOWS.read_text().replace("checked {", "CHECKED {"))
+    cli("run", f"{FLOWS}:refunds", "--input", '{"order_id": "o"}', "--thread", "r", "--json")
+    found = {
+        "fork": cli("fork", "b@1", "--thread", "f", "--yes", "--json").json,
+        "fork (running)": cli("fork", "r@1", "--yes", "--json").json,
+        "show --at": cli("show", run_id, "--at", "3", "--json").json,
+        "replay": cli("replay", run_id, f"{other}:bills", "--json").json,
+        "diff": cli("diff", "b@1", "b@3", "--json").json,
+    }
+    found["rollback"] = cli("rollback", "b@1", "--by", "a", "--yes", "--json").json
+    found["history (tree)"] = cli("history", "b", "--json").json
+    return found
 
 
 def shape(value, name=""):
@@ -65,6 +95,7 @@ def shapes(cli):
         "show (ask)": cli("show", asking_id, "--json").json,
         "show (lost holder)": shown,
         "history": cli("history", "t", "--json").json,
+        **travelled(cli),
         "approve (list)": cli("approve", "--json").json,
         "signal": cli("signal", asking_id, "topic", "--json").json,
         "doctor": cli("doctor", "--json").json,

@@ -31,7 +31,7 @@ def execute(done, run_id, thread):
     return done("show", run_id, "--json").json
 
 
-# -- history and show --------------------------------------------------------------------------------
+# -- history and show ------------------------------------------------------------------------------
 
 
 def test_history_is_a_tree_with_forks_both_ways(done):
@@ -70,7 +70,7 @@ def test_the_state_at_a_checkpoint_and_what_led_to_it(done):
     assert (wrong.code, done.run_id in wrong.err) == (4, True)
 
 
-# -- diff --------------------------------------------------------------------------------------------
+# -- diff ------------------------------------------------------------------------------------------
 
 
 def test_diff_of_two_checkpoints(done):
@@ -97,7 +97,7 @@ def test_diff_of_a_run_and_its_fork(done):
     assert found["patch"] == [{"op": "replace", "path": "/cents", "value": 60}]
 
 
-# -- replay ------------------------------------------------------------------------------------------
+# -- replay ----------------------------------------------------------------------------------------
 
 
 def test_replay_is_clean_or_says_what_differs(done, tmp_path):
@@ -127,7 +127,7 @@ def test_replay_of_what_is_not_there(done):
     assert (wrong.code, "of graph 'bills', not 'refunds'" in wrong.err) == (2, True)
 
 
-# -- fork --------------------------------------------------------------------------------------------
+# -- fork ------------------------------------------------------------------------------------------
 
 
 def test_a_fork_previews_and_refuses_where_nobody_can_be_asked(done, tmp_path):
@@ -207,7 +207,7 @@ def test_a_rerun_and_the_name_of_a_fork(done):
     assert (taken.code, "thread 'anew' exists" in taken.err) == (5, True)
 
 
-# -- rollback ----------------------------------------------------------------------------------------
+# -- rollback --------------------------------------------------------------------------------------
 
 
 def test_a_rollback_previews_and_puts_back(done):

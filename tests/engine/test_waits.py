@@ -266,35 +266,6 @@ async def test_a_question_in_one_parallel_node_repeats_none_of_the_others(open_r
     assert len(calls) == 1
 
 
-async def test_a_run_that_waits_inside_a_subgraph_holds_nothing(open_runtime):
-    inner = Graph(State, name="inner")
-    begun = []
-
-    @inner.node
-    async def prepare(state: State) -> dict:
-        begun.append("prepare")
-        return {"results": ["prepared"]}
-
-    @inner.node
-    async def ask(state: State, ctx: Context) -> dict:
-        begun.append("ask")
-        return {"results": [str((await ctx.ask("Inside?", schema=bool)).value)]}
-
-    inner.edge(START, prepare)
-    inner.edge(prepare, ask)
-    outer = Graph(State, name="outer")
-    outer.node(inner, name="sub")
-    outer.edge(START, "sub")
-    runtime = await open_runtime(outer)
-    run = await runtime.start(outer, {})
-    row = await until(run, "waiting")
-    assert row.holder is None
-    assert [wait.node for wait in row.waits] == ["1:sub/2:ask"]
-    await runtime.answer((await only_ask(runtime)).id, True, by="ada")
-    assert (await run.result(timeout=10)).results == ["prepared", "True"]
-    assert begun == ["prepare", "ask", "ask"]
-
-
 async def test_a_child_run_gives_its_state_to_its_parent(open_runtime):
     child_graph = one_node(lambda ctx: ctx.receive("go"), name="child")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perdure import END, START, Graph, Runtime, RunFailed, add, append, merge
+from perdure import END, START, Graph, RunFailed, Runtime, add, append, merge
 from perdure.engine import driver
 
 NAMES = count()
