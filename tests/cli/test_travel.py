@@ -1,7 +1,11 @@
 """Time travel by commands: history, show --at, diff, replay, fork, rollback."""
 
 import json
+import os
+import pty
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -43,8 +47,8 @@ def test_history_is_a_tree_with_forks_both_ways(done):
     assert lines[2].startswith("    checkpoint 1: input; changed cents, ")
     assert lines[3].startswith("    checkpoint 2: check; changed item, notes; next settle; 20")
     assert lines[4:6] == ["      forked at checkpoint 2:", "        thread t2, forked from t@2"]
-    assert "            forked at checkpoint 1:" in lines
-    assert "              thread t3, forked from t2@1" in lines
+    assert "              forked at checkpoint 1:" in lines
+    assert "                thread t3, forked from t2@1" in lines
     tree = done("history", "t", "--json").json
     assert [fork["tree"]["thread"] for fork in tree["forks"]] == ["t2"]
     assert tree["forks"][0]["tree"]["origin"] == {"thread": "t", "checkpoint": 2}
@@ -247,3 +251,21 @@ def test_a_thread_with_an_at_sign_is_meant_as_it_is(done):
     assert (found["a"]["thread"], found["a"]["checkpoint"]) == ("ada@1", 1)
     assert found["b"]["checkpoint"] == 3
     assert json.loads(done("fork", "ada@1@2", "--json").out)["error"]["fields"]["preview"]
+
+
+@pytest.mark.parametrize(("answer", "code", "runs"), [("y", 0, 2), ("n", 1, 1)])
+def test_on_a_terminal_it_asks(done, cli, answer, code, runs):
+    outer, inner = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perdure", "fork", "t@2"],
+        cwd=cli.folder,
+        env=cli.environment,
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+    )
+    os.close(inner)
+    os.write(outer, f"{answer}\n".encode())
+    assert process.wait(timeout=20) == code
+    os.close(outer)
+    assert len(done("ps", "--all", "--json").json["runs"]) == runs

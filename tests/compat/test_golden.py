@@ -104,6 +104,14 @@ async def test_a_store_is_shown_without_the_types(url):
         assert (await runtime.history("waits"))[0].next == ("approve",)
 
 
+async def test_runs_that_were_stored_replay_clean(url, types):
+    async with Runtime.open(url, graphs=types.GRAPHS, worker=False) as runtime:
+        for run in await runtime.runs():
+            replay = await runtime.replay(run.run_id)
+            assert [each.message for each in replay.divergences] == []
+            assert (replay.standing != ()) == (run.status == "waiting")
+
+
 async def test_a_run_that_waits_goes_on_to_its_end(url, types):
     async with Runtime.open(url, graphs=types.GRAPHS) as runtime:
         [row] = await runtime.runs(thread="waits")

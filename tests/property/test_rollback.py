@@ -87,8 +87,20 @@ async def play(url, thread, actions, copies):
         async with Runtime.open(url, [graph], worker=False) as runtime:
             for at, state in known.items():
                 assert await runtime.state(thread, at=at) == state
+            await fork_everywhere(runtime, thread, known)
     finally:
         driver.SNAPSHOT_BYTES_MIN = was
+
+
+async def fork_everywhere(runtime, thread, known):
+    """Fork at every checkpoint: the preview has its state, and the origin finds the forks."""
+    for at, state in known.items():
+        fork = await runtime.fork(thread, at=at)
+        preview = await runtime.preview_fork(thread, at=at)
+        assert preview.state == {**preview.state, "notes": state.notes, "total": state.total}
+        assert (await runtime.tree(fork.thread)).origin.checkpoint == at
+    forks = (await runtime.tree(thread)).forks
+    assert [fork.checkpoint for fork in forks] == sorted(known)
 
 
 async def run_once(runtime, thread, steps):

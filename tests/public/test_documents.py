@@ -47,7 +47,9 @@ def test_the_program_of_the_readme_runs(tmp_path):
     assert waiting.returncode == 13, waiting.stderr
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/simulator.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/guide.md", "docs/simulator.md", "docs/time-travel.md"]
+)
 def test_python_in_documents_is_python(name):
     for block in blocks(name):
         compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -59,6 +61,24 @@ def test_the_report_graph_of_the_guide_runs():
     exec(compile(program, "guide.md", "exec"), from_guide)  # noqa: S102  # our own document
     plan = from_guide["graph"].compile()
     assert set(plan.nodes) == {"research", "write"}
+
+
+def test_the_program_of_the_time_travel_page_runs(tmp_path):
+    [program] = blocks("docs/time-travel.md")
+    (tmp_path / "billing.py").write_text(program, encoding="utf-8")
+    done = python(tmp_path, "billing.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("POST /payments o-7 40") == 1
+    assert done.stdout.count("POST /payments o-7 60") == 1
+    lines = done.stdout.splitlines()
+    assert "clean: True {'answers': 1, 'effects': 1}" in lines
+    assert "again: [('pay', ['o-7', 40])]" in lines
+    assert "replace /notes/1 payment of 40 -> payment of 60" in lines
+    assert "['o-7', 40] against ['o-7', 60]" in lines
+    assert lines[-2] == "not undone: ['pay']"
+    assert lines[-1].endswith("notes=['ada: True'])")
+    arguments = ["-m", "perdure", "history", "customer-12", "--store", "sqlite:///billing.db"]
+    assert "rolled back to checkpoint 2 by ada: wrong amount" in python(tmp_path, *arguments).stdout
 
 
 def test_the_scenario_of_the_simulator_page_runs(tmp_path):

@@ -151,9 +151,19 @@ def _answered(_event: Event, body: dict[str, Any]) -> str:
     return f"answered {who}: {compact(body['value'], 120)} [{body['ask_id']}]"
 
 
+def _comes_from(body: dict[str, Any]) -> str:
+    """Return where the state of a fork or a rollback comes from."""
+    back = body["rollback"]
+    if back is not None:
+        why = f": {back['reason']}" if back["reason"] else ""
+        return f", rolled back to checkpoint {back['checkpoint']} by {back['by']}{why}"
+    origin = body["origin_thread"]
+    return f", forked from {origin}@{body['origin_checkpoint']}" if origin is not None else ""
+
+
 _SAYS: dict[str, Callable[[Event, dict[str, Any]], str]] = {
     "run_started": lambda _e, b: (
-        f"run started: graph {b['graph']} v{b['version']}, thread {b['thread']}"
+        f"run started: graph {b['graph']} v{b['version']}, thread {b['thread']}{_comes_from(b)}"
     ),
     "lease_taken": lambda _e, b: f"lease taken by {b['holder']} (token {b['token']})",
     "node_started": lambda e, b: f"node {_node(e)} executed again{_attempt(b)}",

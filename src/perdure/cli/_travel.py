@@ -10,7 +10,7 @@ from perdure.cli import _shapes as shapes
 from perdure.cli._assign import assigned, parse_assignment
 from perdure.cli._input import typed_input
 from perdure.cli._options import AsJson, RunId, StoreUrl, Target, Tenant, await_
-from perdure.cli._output import heading, is_terminal, print_json, say
+from perdure.cli._output import heading, is_terminal, note, print_json, say
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.cli._story import decision_line, edit_line, effect_line, step_lines
 from perdure.cli._targets import load_target
@@ -21,6 +21,9 @@ from perdure.engine.compare import Comparison, split_point
 from perdure.engine.divergence import Replay
 from perdure.engine.outlook import command
 from perdure.errors import UsageError
+
+DECLINED = 1
+"""Exit code where somebody was asked and said no."""
 
 DIVERGED = 14
 """Exit code of `replay` where the code does something else than the journal says."""
@@ -390,7 +393,7 @@ class _Asking:
 
         Raises:
             UsageError: nobody can be asked; carries the preview and the command that does it.
-            typer.Abort: the answer was no.
+            typer.Exit: the answer was no.
         """
         if not self.as_json:
             for line in lines:
@@ -400,4 +403,6 @@ class _Asking:
         if self.as_json or not (sys.stdin.isatty() and is_terminal()):
             msg = f"nobody can be asked here; nothing was {done}. With --yes it is done"
             raise UsageError(msg, next=[self._again], preview=preview)
-        typer.confirm(question, abort=True)
+        if not typer.confirm(question):
+            note(f"nothing was {done}")
+            raise typer.Exit(DECLINED)

@@ -94,6 +94,20 @@ def test_a_fork_goes_on_with_the_files_of_its_origin():
     assert state.snapshot == "s1"
 
 
+def test_a_rollback_forgets_the_state_once_its_input_is_in():
+    state = fold.RunState("r_1", snapshot="s9", step_snapshot="s9")
+    before = state.root.cells = {"x": fold.Cell("r", [raw(1)]), "y": fold.Cell("r", [raw(2)])}
+    back = rec.Rollback(3, "ada")
+    given = {"x": ("r", raw(7))}
+    fold.apply(state, rec.RunStarted(1, "r_1", "default", "t", "g", 1, given, rollback=back))
+    assert values(state) == {"x": 1, "y": 2}, "it may still be cancelled"
+    assert (state.snapshot, state.step_snapshot) == (None, "s9")
+    fold.apply(state, rec.StepCommitted(2, "", 0, 5, {}, []))
+    assert values(state) == {"x": 7}
+    assert (state.snapshot, state.step_snapshot, state.checkpoint) == (None, None, 5)
+    assert set(before) == {"x", "y"}, "the thread's own cells are left alone"
+
+
 def test_attempts_of_a_node():
     state = at_work(rec.NodeFailed(3, "1:a", 1, FAILURE, 99))
     task = state.task("1:a")
