@@ -125,7 +125,7 @@ def _key(item: Any) -> str:
 def _shortest(a: list[str], b: list[str]) -> list[Match] | None:
     """Return the matches of the shortest edit script; None: it is longer than `EDITS_MAX`.
 
-    Source: E. W. Myers, An O(ND) Difference Algorithm and Its Variations, 1986.
+    Source: E. W. Myers, An O(N D) Difference Algorithm and Its Variations, 1986.
     """
     furthest = {1: 0}
     trace: list[dict[int, int]] = []
