@@ -1,8 +1,9 @@
 """A run recomputed from its journal: nothing is done again, everything comes from the record."""
 
 import asyncio
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -16,7 +17,9 @@ from perdure import (
     Retry,
     RunFailed,
     Send,
+    append,
     effect,
+    merge,
 )
 from perdure.engine.divergence import DivergenceKind
 from perdure.errors import NeedsDecision
@@ -81,9 +84,12 @@ async def test_a_waiting_run_is_replayed_to_where_it_stands(open_runtime):
     found = await check_clean(runtime, run)
     assert found.standing == ("1:assess: approval Refund?",)
     await answered(runtime, run)
-    await resting(run)
+    async with asyncio.timeout(10):
+        while [wait.kind for wait in (await run.row()).waits] != ["signal"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     found = await check_clean(runtime, run)
-    assert "answers" in found.served
+    assert found.served == {"answers": 1, "effects": 1, "signals": 1, "timers": 1}
+    assert found.standing == ("1:assess: signal go",)
 
 
 async def test_a_parked_run_is_replayed_to_its_uncertain_effect(open_runtime):
@@ -341,3 +347,45 @@ async def test_a_failing_router_and_a_step_limit_are_as_recorded(open_runtime):
     longer = await open_runtime(graphs(5, lambda state: "turn"), worker=False)
     [divergence] = (await longer.replay(run.id)).divergences
     assert "StepLimitReached" in divergence.message
+
+
+@dataclass
+class Large:
+    text: str = ""
+    lines: Annotated[list[str], append] = field(default_factory=list)
+    facts: Annotated[dict[str, str], merge] = field(default_factory=dict)
+
+
+def large(end="."):
+    graph = Graph(Large, name="large", step_limit=5)
+
+    @graph.node
+    async def grow(state: Large) -> dict:
+        more = f"{len(state.lines)} " * 20_000
+        return {"text": more + end, "lines": [more], "facts": {f"f{len(state.lines)}": more}}
+
+    graph.edge(START, grow)
+    graph.branch(grow, lambda state: grow if len(state.lines) < 4 else END, targets=[grow, END])
+    return graph
+
+
+async def test_large_fields_are_compared_as_values(open_runtime):
+    runtime = await open_runtime(large())
+    given = {"text": "x" * 50_000, "lines": ["y" * 50_000]}
+    run = await runtime.start("large", given, thread="t")
+    await run.result(timeout=10)
+    await check_clean(runtime, run)
+    other = await open_runtime(large("!"), worker=False)
+    found = (await other.replay(run.id)).divergences
+    assert [(each.node, each.subject) for each in found] == [
+        (f"{step}:grow", "text") for step in (1, 2, 3)
+    ]
+    assert (found[0].expected[-2:], found[0].got[-2:]) == (" .", " !")
+    state = await runtime.state("t", at=2)
+    await runtime.rollback("t", at=2, by="ada")
+    assert await runtime.state("t") == state
+    forked = await runtime.fork("t", at=3)
+    assert len((await forked.result(timeout=10)).lines) == 4
+    await check_clean(runtime, forked)
+    edits = (await runtime.compare("t@1", "t")).edits
+    assert {edit.path.split("/")[1] for edit in edits} == {"text", "lines", "facts"}

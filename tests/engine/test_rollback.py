@@ -90,6 +90,7 @@ async def test_uncertain_effects_come_with_their_commands(open_runtime):
     await run.cancel()
     await resting(run, RunStatus.CANCELLED)
     other = await runtime.start(graph, {"total": 1}, thread="t")
+    await resting(other, RunStatus.NEEDS_DECISION)
     await other.cancel()
     await resting(other, RunStatus.CANCELLED)
     [entry, *_more] = (await runtime.rollback("t", at=1, by="ada")).not_undone

@@ -39,6 +39,7 @@ from perdure.engine.environment import Environment
 from perdure.engine.limits import UNWIND_TURNS
 from perdure.engine.loading import Loaded
 from perdure.engine.os_threads import without_exit
+from perdure.engine.paging import Filed
 from perdure.engine.played import Played, ReplayContext, Stands
 from perdure.engine.ports import WAITING, GaveUp
 from perdure.engine.tape import TapedAttempt, read_tape
@@ -154,7 +155,7 @@ class _Driver(GraphDriver):
         self._report.nodes += 1
         context = ReplayContext(run, task)
         working = asyncio.create_task(
-            without_exit(self._attempt_quietly(scope, plan, node, task, context))
+            without_exit(self._attempt_quietly, scope, plan, node, task, context)
         )
         if node.subgraph is not None:
             await working  # what stands in it is seen there
@@ -336,6 +337,21 @@ class _Driver(GraphDriver):
             got=None if now is None else now[1],
             message=f"code changed: node `{node}` {writes}, recorded {was}",
         )
+
+    # -- encoding: as a whole, to be compared; nothing goes into pages -----------------------------
+
+    def _encode_live(
+        self, place: str, live: Mapping[str, tuple[str, Any]], _filed: Filed
+    ) -> dict[str, tuple[str, Raw]]:
+        encode = self.engine.codec.encode
+        return {name: (op, Raw(encode(value, name, place))) for name, (op, value) in live.items()}
+
+    def _encode_fields(
+        self, plan: GraphPlan, values: Mapping[str, Any], names: set[str], _filed: Filed
+    ) -> dict[str, Raw]:
+        encode = self.engine.codec.encode
+        place = f"graph {plan.name!r}, field "
+        return {name: Raw(encode(values[name], name, place)) for name in sorted(names)}
 
     # -- steps -------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from msgspec import Struct, field, structs
 
 from perdure.core import fold
 from perdure.engine.loading import load_checkpoint, read_records
+from perdure.engine.paging import inline_record
 from perdure.model import RunRow, RunStatus
 from perdure.model import records as rec
 from perdure.store.api import Store
@@ -77,8 +78,12 @@ async def read_tape(store: Store, row: RunRow) -> Tape:
         before = await load_checkpoint(store, row.tenant, row.thread, row.base_checkpoint)
         cells = before.cells
     recorder = _Recorder(Tape(row=row, cells=cells))
+    place = f"run {row.run_id!r}"
     for _seq, _frame, record in await read_records(store, row.run_id):
-        recorder.take(record)
+        if type(record) in _WITH_FIELDS:
+            recorder.take(await inline_record(store, row.tenant, place, record))
+        else:
+            recorder.take(record)
     return recorder.finish()
 
 
@@ -148,6 +153,9 @@ def _unasked(call: fold.Call) -> fold.Call:
 def _field(record: rec.Record, name: str) -> Any:
     return getattr(record, name)
 
+
+_WITH_FIELDS = frozenset({rec.RunStarted, rec.NodeFinished, rec.StepCommitted})
+"""Records whose fields are compared, so that large ones are read from their pages."""
 
 _IDS: dict[type, str] = {
     rec.EffectIntended: "effect_id",
