@@ -13,6 +13,7 @@ from perdure import (
     NotFound,
     add,
 )
+from perdure.core.merge import merge
 from perdure.engine.divergence import DivergenceKind
 from perdure.errors import UsageError
 from tests.engine.replaying import (
@@ -260,3 +261,56 @@ async def test_another_graph_and_an_unknown_run_are_refused(open_runtime, done):
         await runtime.replay(done.id, other)
     with pytest.raises(NotFound, match="perdure ps"):
         await runtime.replay("r_none")
+
+
+async def test_types_count_and_the_order_of_maps_does_not(open_runtime, changed):
+    def giving(value):
+        async def assess(state: Log, ctx: Context) -> dict:
+            return {"anything": value}
+
+        @dataclass
+        class Kept:
+            anything: Any = None
+
+        graph = Graph(Kept, name="typed")
+        graph.node(name="assess")(assess)
+        graph.edge(START, "assess")
+        return graph
+
+    first = {"a": 1, "b": {3, 1, 2}, "c": (1,)}
+    runtime = await open_runtime(giving(first))
+    run = await runtime.start("typed", {})
+    await run.result(timeout=10)
+    assert await changed(run, giving({"c": (1,), "b": {2, 3, 1}, "a": 1})) == ()
+    for other in ({**first, "a": 1.0}, {**first, "a": True}, {**first, "c": [1]}):
+        [found] = await changed(run, giving(other))
+        assert (found.kind, found.subject) == ("update", "anything")
+
+
+async def test_updates_of_parallel_nodes_merge_as_they_did(open_runtime, changed, monkeypatch):
+    """As LangGraph's issue 8382: the order of a replay differed from the live one."""
+    graph = Graph(Log, name="pair")
+
+    @graph.node
+    async def slow(state: Log, ctx: Context) -> dict:
+        await ctx.sleep(0.02)
+        return {"lines": ["slow"]}
+
+    @graph.node
+    async def fast(state: Log) -> dict:
+        return {"lines": ["fast"]}
+
+    graph.edge(START, slow)
+    graph.edge(START, fast)
+    runtime = await open_runtime(graph)
+    run = await runtime.start(graph, {})
+    assert (await run.result(timeout=10)).lines == ["slow", "fast"]
+    await check_clean(runtime, run)
+
+    def reversed_merge(plan, values, updates):
+        return merge(plan, values, list(updates)[::-1])
+
+    monkeypatch.setattr("perdure.engine.driver.merge", reversed_merge)
+    [found] = await changed(run, graph)
+    assert (found.kind, found.subject) == ("state", "lines")
+    assert (found.expected, found.got) == (["slow", "fast"], ["fast", "slow"])

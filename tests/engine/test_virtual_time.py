@@ -6,6 +6,7 @@ from functools import partial
 
 from perdure import (
     AskExpired,
+    ReceiveTimedOut,
     Retry,
     Runtime,
     WorkerSettings,
@@ -112,3 +113,38 @@ async def test_a_vanished_worker_is_replaced_when_its_lease_ends():
             assert result.results == ["sent"]
         assert len(sent) == 2
         assert 10 <= sent[1] - sent[0] <= 17
+
+
+async def test_a_replay_takes_the_recorded_times_and_no_time_of_its_own():
+    services = virtual_services(7)
+    calls = []
+
+    @effect(kind="pure", retry=Retry(max_attempts=3, base_s=3600, cap_s=7200))
+    async def flaky():
+        calls.append(services.clock.monotonic_s())
+        if len(calls) < 3:
+            raise ConnectionError
+        return "third"
+
+    async def body(ctx):
+        begun = ctx.now()
+        await ctx.sleep(dt.timedelta(weeks=6))
+        try:
+            await ctx.receive("never", timeout=dt.timedelta(days=30))
+        except ReceiveTimedOut:
+            return f"{await ctx.call(flaky)} after {(ctx.now() - begun).days} days"
+
+    async with Runtime.open(
+        "memory://",
+        graphs=[one_node(body)],
+        services=services,
+        worker=WorkerSettings(heartbeat_s=86400, lease_ttl_s=3 * 86400),
+    ) as runtime:
+        run = await runtime.start("virtual", {})
+        async with services.clock.autojump():
+            assert (await run.result()).results == ["third after 72 days"]
+        before_s = services.clock.monotonic_s()
+        found = await runtime.replay(run.id)
+        assert [each.message for each in found.divergences] == []
+        assert found.served == {"effects": 1, "signals": 1, "timers": 1, "times": 2}
+        assert (services.clock.monotonic_s(), len(calls)) == (before_s, 3)

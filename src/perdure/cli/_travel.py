@@ -237,7 +237,7 @@ async def _fork(
         update = await _update(runtime, graph, preview, sets, tenant)
         if update:
             preview = await runtime.preview_fork(
-                thread, at=preview.checkpoint, update=update, tenant=tenant
+                thread, at=at, update=update, rerun=rerun, tenant=tenant
             )
         asking.confirm(
             _fork_lines(preview), shapes.fork_preview_json(preview), "Start the fork?", "started"

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw, Struct, field
 
-from perdure.codec import describe
+from perdure.codec import ValueCodec, describe
 from perdure.core import fold
 from perdure.engine.limits import DIVERGENCES_MAX
 from perdure.model import EffectKind, Failure
@@ -199,18 +199,34 @@ def specs_of(specs: list[rec.TaskSpec] | None) -> list[Any] | None:
     return [[s.node, describe(s.argument)] if s.is_sent else s.node for s in specs]
 
 
-def is_same(a: Raw | None, b: Raw | None) -> bool:
-    """Return whether two encoded values are the same; the order of sets and maps does not count."""
+def is_same(codec: ValueCodec, a: Raw | None, b: Raw | None) -> bool:
+    """Return whether two encoded values are equal and of equal types; the order of maps is none."""
     if a is None or b is None:
         return a is b
-    return bytes(a) == bytes(b) or describe(a) == describe(b)
+    if bytes(a) == bytes(b):
+        return True
+    return codec.canonical(codec.decode(a)) == codec.canonical(codec.decode(b))
 
 
-def is_same_write(a: tuple[str, Raw] | None, b: tuple[str, Raw] | None) -> bool:
+def is_same_write(codec: ValueCodec, a: tuple[str, Raw] | None, b: tuple[str, Raw] | None) -> bool:
     """Return whether two writes do the same to a field."""
     if a is None or b is None:
         return a is b
-    return a[0] == b[0] and is_same(a[1], b[1])
+    return a[0] == b[0] and is_same(codec, a[1], b[1])
+
+
+def is_same_way(
+    codec: ValueCodec, a: list[rec.TaskSpec] | None, b: list[rec.TaskSpec] | None
+) -> bool:
+    """Return whether the same executions come next, with the same arguments."""
+    if a is None or b is None:
+        return a is b
+    pairs = zip(a, b, strict=False)
+    return len(a) == len(b) and all(
+        (one.node, one.index) == (other.node, other.index)
+        and is_same(codec, one.argument, other.argument)
+        for one, other in pairs
+    )
 
 
 def plain(value: Any) -> Any:

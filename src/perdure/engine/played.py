@@ -26,6 +26,7 @@ from perdure.engine.divergence import (
     asked_with,
     call_words,
     is_same,
+    is_same_way,
     kind_of,
     names,
     plain,
@@ -133,8 +134,8 @@ class Played:
         if recorded is None:
             raise Stands
         place = f"{got.scope}/{got.step}" if got.scope else str(got.step)
-        expected, now = specs_of(recorded.next), specs_of(got.next)
-        if expected != now:
+        if not is_same_way(self.engine.codec, recorded.next, got.next):
+            expected, now = specs_of(recorded.next), specs_of(got.next)
             message = (
                 f"code changed: after step {place} comes {names(now, 'the end')}, recorded "
                 f"{names(expected, 'the end')}"
@@ -156,7 +157,7 @@ class Played:
         return {name for t in tasks if t.outcome is not None for name in t.outcome.writes}
 
     def _compare_merged(self, place: str, name: str, expected: Raw | None, got: Raw | None) -> None:
-        if is_same(expected, got):
+        if is_same(self.engine.codec, expected, got):
             return
         message = (
             f"code changed: step {place} merges {name} to {shown(got)}, recorded {shown(expected)}"

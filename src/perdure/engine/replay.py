@@ -26,6 +26,8 @@ from perdure.engine.divergence import (
     Replay,
     asked_with,
     call_words,
+    is_same,
+    is_same_way,
     is_same_write,
     names,
     shortened,
@@ -37,7 +39,7 @@ from perdure.engine.divergence import (
 from perdure.engine.driver import GraphDriver
 from perdure.engine.environment import Environment
 from perdure.engine.limits import UNWIND_TURNS
-from perdure.engine.loading import Loaded
+from perdure.engine.loading import Loaded, load_checkpoint
 from perdure.engine.os_threads import without_exit
 from perdure.engine.paging import Filed
 from perdure.engine.played import Played, ReplayContext, Stands
@@ -59,6 +61,7 @@ async def replay(engine: Environment, row: RunRow, plan: GraphPlan) -> Replay:
     fold.apply(state, tape.started)
     run = Played(engine, row, plan, state, tape)
     await _play(run, _Driver(run, Loaded(state, NO_HASH, 0)))
+    await _compare_state(engine, run)
     report = run.report
     return Replay(
         run_id=row.run_id,
@@ -89,6 +92,31 @@ async def _play(run: Played, driver: "_Driver") -> None:
     except Exception as error:  # noqa: BLE001  # the supervisor of the graph: compared with how the run ended
         step = run.state.root.step
         run.compare_step_error(str(step), error, was_committed=("", step) in run.tape.steps)
+
+
+async def _compare_state(engine: Environment, run: Played) -> None:
+    """Compare the state that the replay has come to with the one that is stored."""
+    row, at, values = run.row, run.state.checkpoint, run.state.root.values
+    if at == row.base_checkpoint or values is None:
+        return
+    stored = (await load_checkpoint(engine.store, row.tenant, row.thread, at)).cells
+    codec = engine.codec
+    for name, cell in sorted(stored.items()):  # what is not stored has its default
+        expected = Raw(codec.encode(fold.decode_cell(cell, codec.decode)))
+        got = Raw(codec.encode(values[name])) if name in values else None
+        if not is_same(codec, expected, got):
+            run.report.add(
+                DivergenceKind.STATE,
+                "",
+                0,
+                subject=name,
+                expected=expected,
+                got=got,
+                message=(
+                    f"code changed: the updates merge to {name}={shown(got)} at checkpoint {at}, "
+                    f"stored {shown(expected)}"
+                ),
+            )
 
 
 class _Driver(GraphDriver):
@@ -298,11 +326,11 @@ class _Driver(GraphDriver):
     ) -> None:
         for name in sorted({*ended.writes, *got.writes}):
             expected, now = ended.writes.get(name), got.writes.get(name)
-            if not is_same_write(expected, now):
+            if not is_same_write(self.engine.codec, expected, now):
                 self._update(context, name, expected, now)
-        expected_goto, goto = specs_of(ended.goto), specs_of(got.goto)
-        if expected_goto != goto:
+        if not is_same_way(self.engine.codec, ended.goto, got.goto):
             node = context.task.path
+            expected_goto, goto = specs_of(ended.goto), specs_of(got.goto)
             message = (
                 f"code changed: node `{node}` goes to {names(goto, 'its edges')}, recorded "
                 f"{names(expected_goto, 'its edges')}"
@@ -366,6 +394,8 @@ class _Driver(GraphDriver):
             await super()._commit_step(scope, plan)
         except Stands:
             self._played.compare_no_error(str(step))
+            raise
+        except (DecodeFailed, InvariantBroken):
             raise
         except Exception as error:
             is_committed = recorded is not None
