@@ -44,6 +44,7 @@ _BY_NAME: dict[str, Any] = {
     "input": {"notes": ("a", _RAW)},
     "values": {"notes": ("r", _RAW)},
     "folded": {"total": _RAW},
+    "rollback": rec.Rollback(3, "ada", "wrong amount"),
     "failure": Failure(type="ValueError", message="no", node="1:n", trace="f:1"),
     "waits": (Wait(kind=WaitKind.TIMER, subject="s", node="1:n", due_us=5, note="sleep"),),
 }

@@ -66,6 +66,8 @@ class HeldWaits:
 
     def _is_around_others(self, context: Any) -> bool:
         """Return whether a node execution is a subgraph: it waits while those inside it wait."""
+        if context.task.path not in self._run.state.scopes:
+            return False
         inside = f"{context.task.path}/"
         return any(other.task.path.startswith(inside) for other in self.contexts)
 
