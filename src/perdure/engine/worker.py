@@ -5,6 +5,8 @@ Loops, each a task: *claim* (whenever something changed, something is due, or a 
 whose version nobody executes), *liveness* (notices workers of this host that died), *mail* (hands
 messages to runs that are held) and *schedule* (starts what is due). A fault of the store
 stops none of them: it is reported, and tried again.
+
+Size: the loops share what is held, and end together.
 """
 
 import asyncio
