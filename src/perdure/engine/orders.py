@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.core.room import Room
-from perdure.engine import versions
+from perdure.engine import moving
 from perdure.engine.cron import check_cron
 from perdure.engine.environment import Environment
 from perdure.engine.limits import SETTING_S_MAX
@@ -304,7 +304,7 @@ class Orders:
         if not by:
             msg = "resolve_version(by=...): say who decides; it is recorded"
             raise UsageError(msg)
-        await versions.move_run(self.engine, run_id, version, by)
+        await moving.move_run(self.engine, run_id, version, by)
 
 
 _TRIES = 10

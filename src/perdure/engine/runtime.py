@@ -18,6 +18,7 @@ from perdure.engine.acts import decision_error
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, follow, read_events
 from perdure.engine.loading import Loaded, load_checkpoint
+from perdure.engine.older_states import state_at
 from perdure.engine.orders import Orders
 from perdure.engine.paging import inline_state
 from perdure.engine.starting import (
@@ -366,17 +367,19 @@ class Runtime(Orders):
     ) -> Any:
         """Return the thread's state at a checkpoint (None: the newest).
 
-        Where its graph is not known here: a dict of plain data, as for JSON.
+        Where its graph is not known here: a dict of plain data, as for JSON. Of an older version
+        of a graph that has migrations from it: as they make of it.
 
         Raises:
             NotFound: no such thread or checkpoint; says which there are.
+            MigrationFailed: a migration of it failed.
         """
         found = await load_checkpoint(self.engine.store, TenantId(tenant), ThreadId(thread), at)
         try:
-            plan = self.engine.plan_named(found.run.graph, found.run.version)
+            plan, values, _specs = state_at(self.engine, found, is_read_only=True)
         except NotFound:
             return views.plain_values(found.cells)
-        return plan.build_state(self.engine.decode_cells(found.cells))
+        return plan.build_state(values)
 
     async def history(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> list[views.Checkpoint]:
         """Return the thread's checkpoints, newest first.
@@ -422,11 +425,11 @@ class Runtime(Orders):
         Raises:
             NotFound: no such thread or checkpoint.
             UpdateInvalid: the update does not fit the state.
+            MigrationFailed: the checkpoint is of an older version, and can't be brought to this.
         """
         engine = self.engine
         found = await load_checkpoint(engine.store, TenantId(tenant), ThreadId(thread), at)
-        plan = engine.plan_named(found.run.graph, found.run.version)
-        values = engine.decode_cells(found.cells)
+        plan, values, specs = state_at(engine, found)
         values.update(plan.read_input(dict(update or {}), False))  # noqa: FBT003  # the plan's form: is_first
         now_us = engine.now_us()
         run_id = engine.services.ids.new("r", now_us)
@@ -444,7 +447,7 @@ class Runtime(Orders):
             writes,
             origin_thread=thread,
             origin_checkpoint=found.checkpoint,
-            next=found.next,
+            next=specs,
             snapshot=found.snapshot,
         )
         new = finish_new_run(engine, record, on_busy=OnBusy.REJECT)
@@ -611,7 +614,9 @@ class Runtime(Orders):
                 told = await self.engine.lookout.wait(waiter, mark)
             finally:
                 self.engine.lookout.drop(run_id, waiter)
-            if told is not None and told[0] is RunStatus.SUCCEEDED and told[1] is not None:
+            is_known = (row.graph, row.version) in self.engine.graphs()  # else it moved meanwhile
+            is_told = told is not None and told[0] is RunStatus.SUCCEEDED
+            if is_known and is_told and told is not None and told[1] is not None:
                 return result_of(self.engine.plan_named(row.graph, row.version), told[1])
 
     async def _outcome(self, row: RunRow) -> Any:
