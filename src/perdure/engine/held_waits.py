@@ -58,9 +58,16 @@ class HeldWaits:
         if any(waiting.future.done() for waiting in self.open):
             return False  # a wait is over, its node has not had its turn yet
         return bool(self.contexts) and all(
-            context.waiting > 0 and context.active == 0 and context.held == 0
+            context.active == 0 and context.held == 0 and self._is_waiting(context)
             for context in self.contexts
         )
+
+    def _is_waiting(self, context: Any) -> bool:
+        """Return whether a node waits; one that is a subgraph does where nodes inside it are."""
+        if context.waiting > 0:
+            return True
+        inside = f"{context.task.path}/"
+        return any(other.task.path.startswith(inside) for other in self.contexts)
 
     async def _settle(self) -> None:
         """Release the run when everything stays still for some turns of the loop."""
