@@ -7,6 +7,7 @@ from typing import Any
 from perdure.engine import Schedule, WorkLimit
 from perdure.engine.doctor import Finding
 from perdure.engine.outlook import Outlook
+from perdure.engine.survey import Finding as Fated
 from perdure.engine.timeline import InFlight, Lease, Takeover
 from perdure.engine.views import Ask, Checkpoint, LedgerEntry
 from perdure.engine.waits import as_datetime
@@ -79,6 +80,7 @@ def shape_json(shape: GraphShape) -> dict[str, Any]:
         "version": shape.version,
         "nodes": list(shape.nodes),
         "fields": list(shape.fields),
+        "migrates": list(shape.migrates),
     }
 
 
@@ -225,6 +227,19 @@ def outlook_json(outlook: Outlook) -> dict[str, Any]:
             }
             for blocker in outlook.blockers
         ],
+    }
+
+
+def fate_json(finding: Fated) -> dict[str, Any]:
+    """Return what becomes of a run or a thread under another version of its graph."""
+    return {
+        "run": finding.run_id,
+        "tenant": finding.tenant,
+        "thread": finding.thread,
+        "version": finding.version,
+        "fate": finding.fate.value,
+        "path": [int(version) for version in finding.path.split("->") if version],
+        "reason": finding.reason,
     }
 
 

@@ -371,7 +371,7 @@ class _Mover:
                 continue
             given = {} if task.spec.is_sent else before
             self._check_given(task, node.subgraph, given, after)
-            inside = self._move_scope(scope, node.subgraph, given, found)
+            inside = self._move_scope(scope, node.subgraph, given, {*plan.channels, *before}, found)
             self._move_inner(scope, node.subgraph, *inside, found)
 
     def _inner_chain(self, scope: fold.Scope, plan: GraphPlan) -> Chain:
@@ -414,9 +414,13 @@ class _Mover:
         scope: fold.Scope,
         plan: GraphPlan,
         given: dict[str, Any],
+        shown: set[str],
         found: tuple[dict[str, rec.ScopeMoved], dict[str, Encoded]],
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Add what moves of one subgraph's scope; return its state before and after."""
+        """Add what moves of one subgraph's scope; return its state before and after.
+
+        `shown`: fields that the outer graph has, or had: what is written to them comes out.
+        """
         chain = self._inner_chain(scope, plan)
         shared = given if chain else {n: given[n] for n in plan.channels if n in given}
 
@@ -433,7 +437,7 @@ class _Mover:
         scopes[scope.path] = rec.ScopeMoved(
             nodes=nodes,
             cells=self._encoded(plan, values),
-            writes=self._inner_writes(scope, chain, fresh(), values),
+            writes=self._inner_writes(scope, chain, shown, fresh(), values),
             version=plan.version,
         )
         return fresh(), values
@@ -469,6 +473,7 @@ class _Mover:
         self,
         scope: fold.Scope,
         chain: Chain,
+        shown: set[str],
         before: dict[str, Any],
         after: dict[str, Any],
     ) -> list[tuple[str, str, Raw]]:
@@ -476,7 +481,7 @@ class _Mover:
         found = []
         for name, op, raw in scope.writes:
             renamed = core.field_after(chain, name)
-            if renamed is None:
+            if renamed is None or not shown & {name, renamed}:
                 continue
             is_same = core.is_alike(before.get(name), after.get(renamed))
             if not is_same:
