@@ -9,7 +9,7 @@ without it. Where that does not say it for certain, it is refused.
 Invariant: nothing is guessed. What can't be carried over exactly is a `MigrationFailed`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from perdure.core.plan import GraphPlan, Migration
@@ -318,11 +318,61 @@ def contributed(
             )
             raise MigrationFailed(msg) from error
     found = {name: value for name, value in full.items() if not is_alike(value, _of(empty, name))}
+    for name in fresh() if has_function(chain) else ():
+        # A value that equals what a function adds by itself was given all the same.
+        found.update({each: full[each] for each in _made_of(chain, fresh, name, full)})
     unknown = [name for name in found if name not in plan.channels]
     if unknown:
         msg = f"the input becomes field {unknown[0]!r}, which v{plan.version} does not have"
         raise MigrationFailed(msg, field=unknown[0])
     return {name: (plan.channels[name].op.value, value) for name, value in found.items()}
+
+
+def _made_of(chain: Chain, fresh: Callable[[], Values], name: str, full: Values) -> Iterator[str]:
+    """Yield the migrated fields that a given field is found in: found out by leaving it out.
+
+    Where that makes no difference, by giving another value.
+    """
+    after = field_after(chain, name)
+    if after is None:
+        return
+    if is_alike(_of(full, after), fresh()[name]):
+        yield after
+        return
+    for other in (_without(fresh(), name), _changed(fresh(), name)):
+        differing = differences(full, upgraded(chain, other))
+        if differing:
+            yield from (each for each in differing if each in full)
+            return
+
+
+def differences(one: Values, other: Values) -> list[str]:
+    """Return the names of the fields in which two states differ."""
+    return [name for name in {**one, **other} if not is_equal(one, other, name)]
+
+
+def _without(values: Values, name: str) -> Values:
+    del values[name]
+    return values
+
+
+def _changed(values: Values, name: str) -> Values:
+    value = values[name]
+    if isinstance(value, bool):
+        values[name] = not value
+    elif isinstance(value, int | float):
+        values[name] = value + 1
+    elif isinstance(value, str):
+        values[name] = f"{value}?"
+    elif isinstance(value, list) and not value:
+        return values  # nothing to append is nothing
+    else:
+        msg = (
+            f"it can't be told what the migrations make of field {name!r} of the input, which the "
+            "run was started with while its thread was of the older version; start it again"
+        )
+        raise MigrationFailed(msg, field=name)
+    return values
 
 
 def _of(values: Values, name: str) -> Any:
