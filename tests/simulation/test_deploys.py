@@ -74,6 +74,7 @@ class Deploy:
 
     def __init__(self):
         self.is_deployed = False
+        self.draining = []
 
     def graphs(self, outside):
         patient = Retry(max_attempts=200, base_s=0.1, cap_s=2.0)
@@ -104,12 +105,15 @@ class Deploy:
         """New hosts are of v2 from now on; later, those of v1 drain."""
         await stage.pause(6)
         self.is_deployed = True
-        for host in stage.workers():
-            await stage.pause(4)
-            if not host.is_gone and not host.runtime.worker.is_draining:
-                await stage.sleep(0)
-                self.draining = asyncio.ensure_future(host.do(host.runtime.close(window_s=2.0)))
-                self.draining.add_done_callback(lambda t: t.cancelled() or t.exception())
+        for _ in range(100):  # also those that came meanwhile
+            for host in stage.workers():
+                is_old = ("orders", 1) in host.runtime.engine.graphs()
+                if is_old and not host.is_gone and not host.runtime.worker.is_draining:
+                    closing = asyncio.ensure_future(host.do(host.runtime.close(window_s=2.0)))
+                    closing.add_done_callback(lambda task: task.cancelled() or task.exception())
+                    self.draining.append(closing)
+                    await stage.pause(4)
+            await stage.sleep(1)
 
     async def _order(self, stage, graph, number, delay_s=0.0):
         await stage.sleep(delay_s)
