@@ -849,3 +849,35 @@ async def test_a_fork_from_an_older_checkpoint_is_of_the_new_version(clock, open
         await approve(runtime)
         state = await fork.result()
         assert (state.cents, state.notes) == (1, ["begun", "paid rent True v2", "1 EUR v2"])
+
+
+# -- large fields ----------------------------------------------------------------------------------
+
+
+async def test_large_fields_are_moved_and_read_again(clock, open_workers):
+    given = {"amount": 7, "notes": ["x" * 100_000, *map(str, range(20_000))]}
+    async with clock.autojump():
+        runtime, run = await deployed(clock, open_workers, new(), given=given)
+        await approve(runtime)
+        state = await run.result()
+        assert state.notes[: len(given["notes"])] == given["notes"]
+        again = await runtime.start("bills", {"notes": ["more"]}, thread="t")
+        await until(clock, again, RunStatus.WAITING)
+        assert len((await runtime.state("t")).notes) == len(given["notes"]) + 5
+
+
+async def test_a_large_state_of_an_older_thread_is_adopted(clock, open_workers):
+    given = {"amount": 7, "notes": ["x" * 100_000, *map(str, range(20_000))]}
+    async with clock.autojump():
+        [worker] = await open_workers(1, old())
+        run = await worker.start("bills", given, thread="t")
+        await until(clock, run, RunStatus.WAITING)
+        await approve(worker)
+        await run.result()
+        await worker.close()
+        [runtime] = await open_workers(1, new())
+        again = await runtime.start("bills", {"cents": 5}, thread="t")
+        await until(clock, again, RunStatus.WAITING)
+        await approve(runtime)
+        state = await again.result()
+        assert (state.cents, state.notes[:2]) == (5, given["notes"][:2])

@@ -7,6 +7,8 @@ commit. So a process that is killed leaves the run as it was, or moved.
 import logging
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from perdure.codec import encode_record
 from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment
@@ -22,6 +24,7 @@ from perdure.engine.migrations import (
     reason_of,
 )
 from perdure.engine.outlook import served_shapes
+from perdure.engine.paging import paged_writes
 from perdure.engine.queue import RunJournal
 from perdure.engine.shapes import misfits, shape_of
 from perdure.errors import MigrationFailed, NotFound, RunFinal, UsageError, VersionMismatch
@@ -32,6 +35,7 @@ from perdure.model import (
     GraphShape,
     Mail,
     MailKind,
+    PagesPut,
     RunReleased,
     RunRow,
     RunStatus,
@@ -208,7 +212,9 @@ async def write_moved(engine: Environment, row: RunRow, move: Move, change: RunR
     records: list[rec.Record] = [move.moved]
     changes: list[Change] = []
     if move.snapshot is not None:
-        records.append(move.snapshot)
+        values, pages = paged_writes(move.snapshot.values)
+        records.append(replace(move.snapshot, values=values))
+        changes += [PagesPut(pages=pages)] if pages else []
         if move.is_base:
             changes.append(ThreadBased(seq=row.last_seq + 1 + len(records)))
     records.append(rec.Released(engine.now_us(), "version_moved", change.waits, change.failure))

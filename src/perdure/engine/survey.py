@@ -18,6 +18,7 @@ from perdure.engine.limits import SCAN_PAGE
 from perdure.engine.loading import Line, Loaded, load_run, load_thread_line
 from perdure.engine.migrations import plan_adoption, plan_move
 from perdure.engine.moving import is_executed, move_unheld
+from perdure.engine.paging import inline_cells
 from perdure.errors import DecodeFailed, LeaseLost, MigrationFailed, StoreCorrupt, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import RunRow, RunStatus
@@ -135,6 +136,7 @@ async def _of_thread(engine: Environment, plan: GraphPlan, row: RunRow) -> Findi
         line = await load_thread_line(engine.store, row.tenant, row.thread, EVER)
         if line.graph != plan.name or line.version == plan.version:
             return None
+        await inline_cells(engine.store, row.tenant, f"thread {row.thread!r}", line.cells)
         plan_adoption(engine, plan, _next_run(row, plan), _loaded(row, line))
     except (MigrationFailed, DecodeFailed, StoreCorrupt) as error:
         return _found(row, row.version, Fate.PARKS, reason=str(error), is_thread=True)
