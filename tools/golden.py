@@ -53,6 +53,7 @@ _BY_NAME: dict[str, Any] = {
     "input": {"notes": ("a", _RAW)},
     "values": {"notes": ("r", _RAW)},
     "folded": {"total": _RAW},
+    "lengths": {"notes": 7},
     "failure": Failure(type="ValueError", message="no", node="1:n", trace="f:1"),
     "scopes": {
         "": rec.ScopeMoved({"old": "new"}),

@@ -1,4 +1,4 @@
-"""What is under way when a run is moved: nodes at once, fan-outs, subgraphs, children, old classes."""
+"""What is under way when a run is moved: nodes at once, subgraphs, children, gone classes."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any

@@ -18,14 +18,10 @@ from perdure.engine.limits import SCAN_PAGE
 from perdure.engine.loading import Line, Loaded, load_run, load_thread_line
 from perdure.engine.migrations import plan_adoption, plan_move
 from perdure.engine.moving import is_executed, move_unheld
-from perdure.engine.paging import inline_cells
 from perdure.errors import DecodeFailed, LeaseLost, MigrationFailed, StoreCorrupt, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import RunRow, RunStatus
 from perdure.store.api import RunQuery
-
-EVER = 1 << 62
-"""Above every ordinal of a thread's runs."""
 
 
 class Fate(StrEnum):
@@ -133,10 +129,9 @@ async def _fate_of_run(
 
 async def _of_thread(engine: Environment, plan: GraphPlan, row: RunRow) -> Finding | None:
     try:
-        line = await load_thread_line(engine.store, row.tenant, row.thread, EVER)
+        line = await load_thread_line(engine.store, row.tenant, row.thread)
         if line.graph != plan.name or line.version == plan.version:
             return None
-        await inline_cells(engine.store, row.tenant, f"thread {row.thread!r}", line.cells)
         plan_adoption(engine, plan, _next_run(row, plan), _loaded(row, line))
     except (MigrationFailed, DecodeFailed, StoreCorrupt) as error:
         return _found(row, row.version, Fate.PARKS, reason=str(error), is_thread=True)
