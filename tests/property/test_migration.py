@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Annotated, Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure import END, START, Graph, RunStatus, Runtime, Send, WorkerSettings, add, append, effect
 from perdure.core.migration import chain_of, upgraded
+from perdure.engine import driver
 from perdure.testing.clock import VirtualClock, virtual_services
 
 _numbers = count()
@@ -112,7 +114,10 @@ def graph_of(version, steps):
 
 @st.composite
 def histories(draw):
-    """Return steps of items, and the versions of the workers, one for each wait and one more."""
+    """Return steps of items, the versions of the workers, and whether copies are written often.
+
+    There is a worker for each wait and one more.
+    """
     steps, labels = [], 0
     for _ in range(draw(st.integers(1, 4))):
         width = draw(st.integers(1, 3))
@@ -135,7 +140,7 @@ def histories(draw):
         steps.append(step)
     waits = sum(item["waits"] for step in steps for item in step)
     versions = [draw(st.integers(1, 3)) for _ in range(waits + 1)]
-    return steps, sorted(versions)
+    return steps, sorted(versions), draw(st.booleans())
 
 
 async def played(steps, versions):
@@ -162,7 +167,13 @@ async def played(steps, versions):
             await run.signal(row.waits[0].subject)
         state = await run.result(timeout=3600)
         row = await run.row()
+        older = [
+            await runtime.state(run.thread, at=c.id) for c in await runtime.history(run.thread)
+        ]
         await runtime.close(window_s=1.0)
+    assert older[0] == state, "the newest checkpoint"
+    totals = [each.index for each in older[::-1]]
+    assert totals == sorted(totals), "every checkpoint is read as one of this version"
     return state, row.version
 
 
@@ -180,15 +191,19 @@ def fields(state):
     return {name: getattr(state, name) for name in state.__dataclass_fields__}
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(histories())
 def test_a_moved_run_ends_as_the_migrations_of_its_end(history):
-    steps, versions = history
+    steps, versions, copies = history
     SENT.clear()
     whole, _version = asyncio.run(played(steps, [1] * len(versions)))
     acts = sorted(SENT)
     SENT.clear()
-    state, version = asyncio.run(played(steps, versions))
+    with pytest.MonkeyPatch.context() as patch:
+        if copies:  # the whole state is written after every step
+            patch.setattr(driver, "SNAPSHOT_BYTES_MIN", 0)
+            patch.setattr(driver, "WHOLE_COPY_SHARE", 0)
+        state, version = asyncio.run(played(steps, versions))
     plan = graph_of(version, steps).compile()
     chain = chain_of(plan, 1)
     assert chain is not None
