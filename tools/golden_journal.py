@@ -40,6 +40,10 @@ def of_every_kind() -> dict[str, Any]:
 
 def every_kind() -> list[Any]:
     """Return records of one run in an order in which they can happen."""
+    return [*_until_moved(), *_after_move()]
+
+
+def _until_moved() -> list[Any]:
     task, spec = "1:work", rec.TaskSpec("work")
     given = {"notes": ("a", _raw(["begun"])), "total": ("f", _raw(1)), "who": ("r", _raw("ann"))}
     return [
@@ -75,6 +79,12 @@ def every_kind() -> list[Any]:
         rec.NodeFinished(30, "1:sub/1:in", 29, {"notes": ("a", _raw(["inside"]))}),
         rec.Released(31, "needs_decision", (), _FAILURE),
         rec.LeaseTaken(32, "w_3", 3, 1),
+    ]
+
+
+def _after_move() -> list[Any]:
+    task = "1:work"
+    return [
         rec.VersionMoved(
             33,
             "migration",

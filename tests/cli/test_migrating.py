@@ -2,9 +2,11 @@
 
 import signal
 import sqlite3
+from dataclasses import dataclass
 
 import pytest
 
+from perdure import END, START, Graph, Runtime
 from tests.cli.conftest import end
 
 V1 = """
@@ -157,3 +159,38 @@ def test_a_run_of_a_newer_version_is_left_alone(bills):
     newer = [each for each in done.json["runs"] if each["version"] == 3]
     assert {each["fate"] for each in newer} == {"parks"}
     assert "newer than v1; it is left alone" in newer[0]["reason"]
+
+
+async def many(folder, count):
+    """Store runs of v1 that have not begun; return their ids."""
+
+    @dataclass
+    class Bill:
+        amount: int = 0
+
+    graph = Graph(Bill, name="bills", version=1)
+    graph.node(name="review")(lambda _state: None)
+    graph.edge(START, "review")
+    graph.edge("review", END)
+    async with Runtime.open(f"sqlite:///{folder}/perdure.db", [graph], worker=False) as runtime:
+        runs = [await runtime.start(graph, {"amount": 1}) for _ in range(count)]
+    return [run.id for run in runs]
+
+
+async def test_ctrl_c_leaves_each_run_as_it_was_or_moved(cli):
+    count = 400
+    ids = await many(cli.folder, count)
+    (cli.folder / "v3.py").write_text(V3)
+    process = cli.start("migrate", "v3.py:graph")
+    assert "moved run" in process.stderr.readline()
+    code, err = end(process, signal.SIGINT)
+    assert code == 130
+    moved = err.count("moved run") + 1
+    assert "stopped: what was moved stays moved" in err
+    assert 0 < moved < count
+    async with Runtime.open(f"sqlite:///{cli.folder}/perdure.db", worker=False) as runtime:
+        rows = [await runtime.read_row(run_id) for run_id in ids]
+    assert [row.version for row in rows].count(3) == moved
+    assert {row.status.value for row in rows} == {"pending"}, "none is left held"
+    again = cli("migrate", "v3.py:graph", "--json")
+    assert (again.code, again.json["counts"]["migrated"]) == (0, count - moved)

@@ -5,6 +5,7 @@ import pytest
 from perdure import NeedsDecision, RunStatus
 from perdure.engine.migrations import THREAD_NEWER
 from perdure.engine.outlook import moved_graphs
+from perdure.engine.versions import ways_out
 from perdure.errors import MigrationFailed, UsageError
 from tests.engine.bills import SENT, New, approve, deployed, kinds, new, old, to_cents, until
 
@@ -235,6 +236,9 @@ async def test_what_can_not_be_moved_is_parked_untouched(
         assert row.failure.type == "MigrationFailed"
         assert reason in row.failure.message
         assert "nothing was changed" in row.failure.message
+        ways = await ways_out(runtime.engine, row)
+        assert f"perdure resolve {run.id} --retry --by NAME" in ways
+        assert "perdure worker FILE:GRAPH  # bills v1" in ways
         assert (row.version, row.checkpoint) == (before.version, before.checkpoint)
         assert (await runtime.engine.store.read_frames(run.id))[: len(frames)] == frames
         with pytest.raises(NeedsDecision, match="MigrationFailed"):
@@ -309,6 +313,7 @@ async def test_older_code_does_not_read_a_newer_thread(clock, open_workers):
         row = await until(clock, late, RunStatus.NEEDS_DECISION)
         assert row.failure.type == THREAD_NEWER
         assert "was written by bills v2, which is newer than v1" in row.failure.message
+        assert (await ways_out(older.engine, row))[0] == "perdure migrate FILE:GRAPH"
         await clock.sleep(300)
         assert (await late.row()).token == row.token
         [newer] = await open_workers(1, new())  # both live: it is the newer one's all the same

@@ -288,7 +288,8 @@ class Orders:
 
         The decision is recorded in the run's journal. The other version must have every node that
         is under way and every field that has a value; nodes that go on match their recorded effects
-        by identity, and park where those do not fit (`ReplayDiverged`).
+        by identity, and park where those do not fit (`ReplayDiverged`). Where a migration leads to
+        the version the run is moved by that, which needs its code: give the graph here.
 
         Args:
             run_id: the run: parked as `VersionMismatch`, or waiting, pending, or parked otherwise.
@@ -300,6 +301,7 @@ class Orders:
             UsageError: it is executed now, has that version already, or nobody knows that version.
             VersionMismatch: the version lacks what the run stands in; names it. Nothing was
                 written.
+            MigrationFailed: a migration leads there, and failed; says how. Nothing was written.
         """
         if not by:
             msg = "resolve_version(by=...): say who decides; it is recorded"

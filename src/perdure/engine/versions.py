@@ -22,9 +22,15 @@ from collections.abc import Iterable
 from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment
 from perdure.engine.limits import UNSERVED_MAX, VERSION_GRACE_S
-from perdure.engine.migrations import THREAD_NEWER, failure_of_move
+from perdure.engine.migrations import FAILED, THREAD_NEWER, failure_of_move
 from perdure.engine.moving import MISMATCH, move_unheld, take, write_parked
-from perdure.engine.outlook import command, moved_graphs, served_graphs, version_commands
+from perdure.engine.outlook import (
+    command,
+    moved_graphs,
+    served_graphs,
+    version_commands,
+    worker_command,
+)
 from perdure.errors import (
     DecodeFailed,
     LeaseLost,
@@ -190,7 +196,14 @@ def is_mismatched(row: RunRow) -> bool:
 
 async def ways_out(engine: Environment, row: RunRow) -> tuple[str, ...]:
     """Return the commands that let a parked run go on."""
+    retry = command("resolve", row.run_id, "--retry", "--by", "NAME")
+    kind = row.failure.type if row.failure is not None else ""
+    if kind == FAILED:
+        dry_run = f"{command('migrate', 'FILE:GRAPH', '--dry-run')}  # the mended one"
+        return dry_run, retry, worker_command(row.graph, row.version), command("cancel", row.run_id)
+    if kind == THREAD_NEWER:
+        return command("migrate", "FILE:GRAPH"), command("cancel", row.run_id)
     if not is_mismatched(row):
-        return (command("resolve", row.run_id, "--retry", "--by", "NAME"),)
+        return (retry,)
     served = await served_graphs(engine)
     return version_commands(row, [version for name, version in served if name == row.graph])
