@@ -95,6 +95,11 @@ NEXT: dict[type[PerdureError], str] = {
         "Start a worker with the run's version, which takes it up by itself; or `perdure resolve "
         "RUN_ID --to-version N --by NAME`; or `perdure cancel RUN_ID`."
     ),
+    errors.MigrationFailed: (
+        "Mend the migration and deploy it, then `perdure resolve RUN_ID --retry --by NAME`; "
+        "`perdure migrate FILE:GRAPH --dry-run` tries it on all runs first. Or start a worker with "
+        "the old version and retry; or `perdure cancel RUN_ID`."
+    ),
     errors.StoreError: "Read the driver's text in the message; `perdure doctor` checks the store.",
     errors.StoreUnavailable: "Create or mend the path that is named, or name another store.",
     errors.CommitUncertain: (
@@ -124,6 +129,12 @@ REASONS: tuple[tuple[str, str, str, str], ...] = (
         "a parked run",
         "taken up several times without finishing a step; its code may kill its workers",
         "mend that, then `perdure resolve RUN_ID --retry --by NAME`",
+    ),
+    (
+        "`ThreadNewer`",
+        "a parked run",
+        "a newer version of its graph has written the state of its thread since it was started",
+        "a worker of that version with a migration moves it by itself; or `perdure cancel RUN_ID`",
     ),
     (
         "`Cancelled`",
@@ -177,8 +188,8 @@ REASONS_HEAD = """
 
 `perdure show RUN_ID` names the type of what parked or ended a run, or made an effect fail or
 uncertain. Most are classes: those above, or the exception that a node or an effect of yours raised.
-`ReplayDiverged`, `VersionMismatch`, `StoreCorrupt` and `DecodeFailed` park a run; others end it.
-These are no classes:
+`ReplayDiverged`, `VersionMismatch`, `MigrationFailed`, `StoreCorrupt` and `DecodeFailed` park a
+run; others end it. These are no classes:
 
 | reason | of | meaning | next |
 |---|---|---|---|

@@ -2,12 +2,17 @@
 
     PYTHONPATH=src python tools/golden.py
 
-writes `tests/compat/golden/v<format>` and refuses to touch one that exists: what was released can't
-be written again by newer code, or it would prove nothing. A new format gets a new folder.
+writes what is missing of `tests/compat/golden/v<format>` and never touches what exists: what was
+released can't be written again by newer code, or it would prove nothing. A new frame format gets a
+new folder: copy `graph.py` of the newest one there, and run this.
 
 - `records.json`: a frame with every record kind, with all fields set and with the defaults alone.
+- `kinds.json`: the same for each kind by itself, under `Name/fields`; a kind, or a field, that is
+  new in a format gets a new entry.
 - `values.json`: a value for every tag of the codec.
 - `store.db`: an SQLite store with a run that has ended and one that waits, by `graph.py` beside it.
+- `journals.json`: whole journals as frames, with the state that the fold makes of them: the runs of
+  `store.db`, and one with every kind of record (`tools/golden_journal.py`).
 """
 
 import asyncio
@@ -20,6 +25,7 @@ import sys
 import tempfile
 import typing
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
 from types import ModuleType
 from typing import Any
@@ -27,10 +33,13 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+# The script is run by its path as well as imported by the tests.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from perdure import Run, Runtime
 from perdure.codec import FRAME_FORMAT, TypeRegistry, ValueCodec, encode_frame, encode_record
 from perdure.model import Failure, RunStatus, Wait, WaitKind
 from perdure.model import records as rec
+from tools import golden_journal
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests" / "compat" / "golden"
 KINDS: tuple[Any, ...] = typing.get_args(rec.Record)
@@ -45,7 +54,13 @@ _BY_NAME: dict[str, Any] = {
     "values": {"notes": ("r", _RAW)},
     "folded": {"total": _RAW},
     "rollback": rec.Rollback(3, "ada", "wrong amount"),
+    "lengths": {"notes": 7},
     "failure": Failure(type="ValueError", message="no", node="1:n", trace="f:1"),
+    "scopes": {
+        "": rec.ScopeMoved({"old": "new"}),
+        "1:n": rec.ScopeMoved({}, {"notes": ("r", _RAW)}, [("notes", "a", _RAW)], 2),
+    },
+    "outcomes": {"1:n": {"notes": ("a", _RAW)}},
     "waits": (Wait(kind=WaitKind.TIMER, subject="s", node="1:n", due_us=5, note="sleep"),),
 }
 _BY_TYPE: dict[Any, Any] = {str: "text", int: 7, bool: True, msgspec.Raw: _RAW}
@@ -152,24 +167,79 @@ async def asked(runtime: Runtime, run: Run) -> str:
     raise TimeoutError(str(await run.row()))
 
 
+def kind_entry(kind: Any) -> str:
+    """Return the name of a kind's entry in `kinds.json`: it has one for each number of fields."""
+    return f"{kind.__name__}/{len(kind.__struct_fields__)}"
+
+
+def _write_kinds(path: pathlib.Path) -> bool:
+    """Add the entries that no folder has; return whether there were any."""
+    known = {
+        name
+        for other in GOLDEN.glob("*/kinds.json")
+        for name in json.loads(other.read_text(encoding="utf-8"))
+    }
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    missing = [kind for kind in KINDS if kind_entry(kind) not in known]
+    for kind in missing:
+        both = {make.__name__: encode_record(make(kind)).hex() for make in (full, bare)}
+        stored[kind_entry(kind)] = both
+    if missing:
+        path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    return bool(missing)
+
+
+def _write_journals(path: pathlib.Path, store: pathlib.Path) -> None:
+    journals = golden_journal.of_store(store)
+    journals["every kind"] = golden_journal.of_every_kind()
+    lines = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in journals.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
 def main() -> int:
-    """Write the folder of the present format; return 1 if it has been written before."""
+    """Write what is missing of the present format; return 1 if nothing is."""
     folder = GOLDEN / f"v{FRAME_FORMAT}"
-    if any((folder / name).exists() for name in ("records.json", "values.json", "store.db")):
-        print(f"{folder} has been written; what was released stays as it is")
-        return 1
     types = load(folder)
+    written = [
+        name for name, write in _parts(folder, types).items() if not (folder / name).exists()
+    ]
+    for name in written:
+        _parts(folder, types)[name](folder / name)
+    if _write_kinds(folder / "kinds.json"):
+        written.append("kinds.json")
+    print(
+        f"{folder}: {', '.join(written) or 'what was written stays as it is; nothing is missing'}"
+    )
+    return 0 if written else 1
+
+
+def _parts(folder: pathlib.Path, types: ModuleType) -> dict[str, Callable[[pathlib.Path], None]]:
+    """Return what writes each file, in an order in which they can be written."""
+    return {
+        "records.json": _write_records,
+        "values.json": lambda path: _write_values(path, types),
+        "store.db": lambda path: _write_store(path, types),
+        "journals.json": lambda path: _write_journals(path, folder / "store.db"),
+    }
+
+
+def _write_records(path: pathlib.Path) -> None:
     encoded = [encode_record(record) for record in samples()]
     records = {"frame": encode_frame(encoded).hex(), "kinds": [k.__name__ for k in KINDS]}
-    (folder / "records.json").write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_values(path: pathlib.Path, types: ModuleType) -> None:
     codec = codec_of(types)
     hexes = {name: codec.encode(value).hex() for name, value in values(types).items()}
-    (folder / "values.json").write_text(json.dumps(hexes, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(hexes, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_store(path: pathlib.Path, types: ModuleType) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         store = pathlib.Path(temporary, "store.db")
         asyncio.run(write_store(store, types))
-        shutil.copy(store, folder)
-    return 0
+        shutil.copy(store, path)
 
 
 if __name__ == "__main__":

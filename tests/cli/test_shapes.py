@@ -100,6 +100,7 @@ def shapes(cli):
         "signal": cli("signal", asking_id, "topic", "--json").json,
         "doctor": cli("doctor", "--json").json,
         "error": cli("show", "r_x", "--json").json,
+        "migrate": cli("migrate", f"{FLOWS}:refunds", "--dry-run", "--threads", "--json").json,
         "worker --versions": cli("worker", f"{FLOWS}:hello", "--versions", "--json").json,
     }
     for name, arguments in ORDERS.items():

@@ -12,7 +12,7 @@ from perdure import Runtime
 from perdure.codec import FRAME_FORMAT, decode_record, describe, encode_record, split_frame
 from perdure.codec._scalars import BACK
 from perdure.engine.events import EVENT_KINDS
-from tools import golden
+from tools import golden, golden_journal
 
 FOLDERS = sorted(path for path in golden.GOLDEN.iterdir() if path.is_dir())
 
@@ -43,6 +43,57 @@ def test_what_was_written_is_never_written_again(capsys):
     assert golden.main() == 1
     assert "stays as it is" in capsys.readouterr().out
     assert before == {path: path.read_bytes() for path in golden.GOLDEN.rglob("*.*")}
+
+
+def entries(name):
+    """Return what is in the files of this name, by folder and by name there."""
+    return {
+        (folder.name, key): value
+        for folder in FOLDERS
+        if (folder / name).exists()
+        for key, value in json.loads((folder / name).read_text()).items()
+    }
+
+
+def test_every_kind_of_record_has_an_example_as_it_is_now():
+    """Fails for a new kind, and for a new field, until tools/golden.py was run."""
+    there = {name for _folder, name in entries("kinds.json")}
+    missing = {golden.kind_entry(kind) for kind in golden.KINDS} - there
+    assert missing == set(), "run: PYTHONPATH=src python tools/golden.py"
+
+
+@pytest.mark.parametrize("name", sorted(entries("kinds.json")), ids="-".join)
+def test_an_example_of_a_kind_is_read(name):
+    kind, _, count = name[1].partition("/")
+    for make, stored in entries("kinds.json")[name].items():
+        encoded = bytes.fromhex(stored)
+        record = decode_record(encoded)
+        assert type(record).__name__ == kind
+        before, now = map(msgspec.msgpack.decode, (encoded, encode_record(record)))
+        assert (len(before) - 1, now[: len(before)]) == (int(count), before)
+        if make == "full" and len(now) == len(before):
+            assert record == golden.full(type(record))
+
+
+def test_the_journal_has_every_kind(folder):
+    journal = entries("journals.json")[folder.name, "every kind"]
+    records = [
+        decode_record(each)
+        for frame in journal["frames"]
+        for each in split_frame(bytes.fromhex(frame))
+    ]
+    found = {type(record) for record in records}
+    assert found == set(golden.KINDS) or folder != FOLDERS[-1]
+    assert len(found) >= 31, "as many as there were when format 1 was written"
+
+
+@pytest.mark.parametrize("name", sorted(entries("journals.json")), ids="-".join)
+def test_a_journal_is_folded_to_the_same_state(name):
+    journal = entries("journals.json")[name]
+    states = golden_journal.folded(journal["run"], journal["frames"])
+    expected = journal["states"]
+    assert states[len(states) - len(expected) :] == expected
+    assert expected[-1]["$"] == "RunState"
 
 
 def test_records_of_every_kind_are_read(folder):

@@ -8,8 +8,9 @@ import pytest
 from perdure import END, START, Graph, RunStatus, append
 from perdure.engine.limits import VERSION_GRACE_S
 from perdure.engine.outlook import Standing, outlook_of
+from perdure.engine.shapes import shape_of
 from perdure.engine.timeline import timeline_of
-from perdure.engine.versions import VersionWatch, is_mismatched, shape_of
+from perdure.engine.versions import VersionWatch, is_mismatched
 from perdure.errors import NeedsDecision, RunFinal, UsageError, VersionMismatch
 
 PARKED_S = VERSION_GRACE_S + 60.0

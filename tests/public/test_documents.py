@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure.core.migration import chain_of, fitted, node_after, upgraded
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
@@ -48,7 +50,8 @@ def test_the_program_of_the_readme_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "docs/guide.md", "docs/simulator.md", "docs/time-travel.md"]
+    "name",
+    ["README.md", "docs/guide.md", "docs/simulator.md", "docs/time-travel.md", "docs/versions.md"],
 )
 def test_python_in_documents_is_python(name):
     for block in blocks(name):
@@ -79,6 +82,18 @@ def test_the_program_of_the_time_travel_page_runs(tmp_path):
     assert lines[-1].endswith("notes=['ada: True'])")
     arguments = ["-m", "perdure", "history", "customer-12", "--store", "sqlite:///billing.db"]
     assert "rolled back to checkpoint 2 by ada: wrong amount" in python(tmp_path, *arguments).stdout
+
+
+def test_the_migration_of_the_versions_page_works():
+    [program] = blocks("docs/versions.md")
+    from_page: dict = {"__name__": "versions"}
+    exec(compile(program, "versions.md", "exec"), from_page)  # noqa: S102  # our own document
+    plan = from_page["graph"].compile()
+    chain = chain_of(plan, 1)
+    state = fitted(plan, upgraded(chain, {"amount": 7, "notes": ["a"]}))
+    assert plan.build_state(state) == from_page["Bill"](700, "EUR", ["a"])
+    assert fitted(plan, upgraded(chain, {}))["cents"] == 0, "it takes an empty dict, as it says"
+    assert node_after(chain, "pay_it") == "settle"
 
 
 def test_the_scenario_of_the_simulator_page_runs(tmp_path):

@@ -9,6 +9,7 @@ from perdure.engine.outlook import (
     approve_command,
     command,
     is_due,
+    moved_graphs,
     resolve_commands,
     served_graphs,
     worker_command,
@@ -28,7 +29,8 @@ async def lacks_worker(runtime: Runtime, row: RunRow) -> bool:
     """Return whether a run could go on now, and no live worker executes its graph version."""
     if not is_due(runtime.engine, row):
         return False
-    return (row.graph, row.version) not in await served_graphs(runtime.engine)
+    served = await served_graphs(runtime.engine) | await moved_graphs(runtime.engine)
+    return (row.graph, row.version) not in served
 
 
 async def next_commands(runtime: Runtime, row: RunRow, outlook: Outlook) -> list[str]:

@@ -11,7 +11,16 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from perdure.cli import _checking, _deciding, _executing, _orders, _reading, _travel, _working
+from perdure.cli import (
+    _checking,
+    _deciding,
+    _executing,
+    _migrating,
+    _orders,
+    _reading,
+    _travel,
+    _working,
+)
 from perdure.cli._output import print_error
 from perdure.errors import PerdureError, UsageError
 
@@ -41,6 +50,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     _deciding.signal: "Send a run a signal.",
     _deciding.resolve: "Decide an uncertain effect or parked run.",
     _deciding.cancel: "Ask a run to cancel.",
+    _migrating.migrate: "Move runs of older versions to this one.",
     _checking.doctor: "Scan the store for runs that are stuck.",
 }
 """Every command with what the list of commands says about it."""

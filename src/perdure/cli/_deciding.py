@@ -12,7 +12,13 @@ from perdure.cli._output import note, print_json, say
 from perdure.cli._reading import print_asks, refuse_given
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.engine import Runtime
-from perdure.engine.outlook import approve_command, command, resolve_commands, served_graphs
+from perdure.engine.outlook import (
+    approve_command,
+    command,
+    moved_graphs,
+    resolve_commands,
+    served_graphs,
+)
 from perdure.engine.versions import is_mismatched, ways_out
 from perdure.engine.views import Ask, LedgerEntry
 from perdure.engine.waits import as_datetime
@@ -253,9 +259,8 @@ async def _retry(url: str, run_id: str, by: str) -> None:
                 f"{_named(undecided)} happened; nothing was done. Decide that instead of a retry"
             )
             raise NeedsDecision(msg, run_id=run_id, next=_decisions(undecided, url))
-        if is_mismatched(row) and (row.graph, row.version) not in await served_graphs(
-            runtime.engine
-        ):
+        served = await served_graphs(runtime.engine) | await moved_graphs(runtime.engine)
+        if is_mismatched(row) and (row.graph, row.version) not in served:
             msg = (
                 f"run {run_id!r} would park again: no live worker executes {row.graph} "
                 f"v{row.version}; nothing was done. Start one, or move the run to another version"

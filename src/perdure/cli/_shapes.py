@@ -1,4 +1,7 @@
-"""Rows and views as `--json` shows them (docs/cli.md); within a schema fields are only added."""
+"""Rows and views as `--json` shows them (docs/cli.md); within a schema fields are only added.
+
+Size: one function for each shape.
+"""
 
 import datetime as dt
 from collections.abc import Callable
@@ -18,6 +21,7 @@ from perdure.engine.divergence import Replay
 from perdure.engine.doctor import Finding
 from perdure.engine.outlook import Outlook
 from perdure.engine.story import Decision, EffectSeen, NodeRun, StepRun, Story
+from perdure.engine.survey import Finding as Fated
 from perdure.engine.timeline import InFlight, Lease, Takeover
 from perdure.engine.tree import ForkSeen, ThreadTree
 from perdure.engine.views import Ask, Checkpoint, LedgerEntry
@@ -91,6 +95,7 @@ def shape_json(shape: GraphShape) -> dict[str, Any]:
         "version": shape.version,
         "nodes": list(shape.nodes),
         "fields": list(shape.fields),
+        "migrates": list(shape.migrates),
     }
 
 
@@ -471,6 +476,19 @@ def outlook_json(outlook: Outlook) -> dict[str, Any]:
             }
             for blocker in outlook.blockers
         ],
+    }
+
+
+def fate_json(finding: Fated) -> dict[str, Any]:
+    """Return what becomes of a run or a thread under another version of its graph."""
+    return {
+        "run": finding.run_id,
+        "tenant": finding.tenant,
+        "thread": finding.thread,
+        "version": finding.version,
+        "fate": finding.fate.value,
+        "path": [int(version) for version in finding.path.split("->") if version],
+        "reason": finding.reason,
     }
 
 

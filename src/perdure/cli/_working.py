@@ -23,7 +23,7 @@ from perdure.engine import Runtime, WorkerSettings
 from perdure.engine.environment import Environment
 from perdure.engine.health import HealthServer
 from perdure.engine.limits import CONCURRENCY, DRAIN_WINDOW_S, HEARTBEAT_S, LEASE_TTL_S
-from perdure.engine.versions import shapes_of
+from perdure.engine.shapes import shapes_of
 from perdure.engine.worker import Worker
 from perdure.errors import SettingInvalid
 from perdure.store import make_store, shown_url

@@ -10,6 +10,7 @@ from perdure.codec._journal import (
     encode_record,
     split_frame,
 )
+from perdure.codec._old_types import OldTypes, unbuilt_types
 from perdure.codec._pages import (
     Paged,
     Pager,
@@ -27,6 +28,7 @@ __all__ = [
     "FRAME_FORMAT",
     "NO_HASH",
     "PACKED_FORMAT",
+    "OldTypes",
     "PageRef",
     "Paged",
     "Pager",
@@ -45,4 +47,5 @@ __all__ = [
     "ref_of",
     "register_type",
     "split_frame",
+    "unbuilt_types",
 ]

@@ -10,12 +10,14 @@ where needed) and as live values while running.
 
 Invariant: a task's writes enter the state at the commit of its step, never before; a step that
 was not committed leaves nothing but the outcomes and calls of its tasks.
+
+Size: the state and what every kind of record does to it, which is one table.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct, field, structs
 
 from perdure.core.identity import scope_of, task_path
 from perdure.core.machines import EFFECT_TABLE, EffectEvent, advance
@@ -88,7 +90,10 @@ class Task(Struct):
 
 
 class Scope(Struct):
-    """A graph under way: the run's own ("") or a subgraph's (path of its task)."""
+    """A graph under way: the run's own ("") or a subgraph's (path of its task).
+
+    `version`: of the subgraph; 0: its journal does not tell.
+    """
 
     path: str
     step: int = INPUT_STEP
@@ -97,10 +102,15 @@ class Scope(Struct):
     values: dict[str, Any] | None = None
     writes: list[tuple[str, str, Any]] = field(default_factory=list)
     is_started: bool = False
+    version: int = 0
 
 
 class RunState(Struct):
-    """All that a holder must know of a run."""
+    """All that a holder must know of a run.
+
+    `is_input_whole`: the run has not begun, and its input is its whole state, whatever its thread
+    holds: both were brought to another version of the graph.
+    """
 
     run_id: str
     started: rec.RunStarted | None = None
@@ -112,6 +122,7 @@ class RunState(Struct):
     step_snapshot: str | None = None
     cancel: rec.CancelRequested | None = None
     ended: rec.RunEnded | None = None
+    is_input_whole: bool = False
 
     @property
     def root(self) -> Scope:
@@ -222,7 +233,9 @@ def _step_committed(state: RunState, record: rec.StepCommitted) -> None:
     if scope.values is None:
         _commit_cells(state, scope, record)
     scope.is_started = True
+    scope.version = record.version or scope.version
     if record.scope == "":
+        state.is_input_whole = False
         state.checkpoint = record.checkpoint
         if record.step == INPUT_STEP and is_rollback(state.started):
             state.snapshot = state.step_snapshot = record.snapshot
@@ -255,7 +268,7 @@ def _commit_cells(state: RunState, scope: Scope, record: rec.StepCommitted) -> N
         if state.started is None:
             msg = f"run {state.run_id!r}: a step before the start record"
             raise InvariantBroken(msg, run_id=state.run_id)
-        if is_rollback(state.started):
+        if is_rollback(state.started) or state.is_input_whole:
             scope.cells = {}
         _write_cells(scope.cells, state.started.input)
     for task in scope.tasks.values():
@@ -420,6 +433,67 @@ def _cancel_requested(state: RunState, record: rec.CancelRequested) -> None:
     state.cancel = record
 
 
+def _version_moved(state: RunState, record: rec.VersionMoved) -> None:
+    for path, moved in record.scopes.items():
+        scope = state.scopes.get(path)
+        if scope is None:
+            msg = f"run {state.run_id!r}: a move of the graph at {path!r}, which is not under way"
+            raise InvariantBroken(msg, run_id=state.run_id, task=path)
+        _rename_nodes(state, scope, moved.nodes)
+        if moved.cells is not None:
+            scope.cells = {name: Cell(op, [raw]) for name, (op, raw) in moved.cells.items()}
+        if moved.writes is not None:
+            scope.writes = list(moved.writes)
+        scope.version = moved.version or scope.version
+    for path, writes in record.outcomes.items():
+        task = state.task(path)
+        if task.outcome is not None:
+            task.outcome = structs.replace(task.outcome, writes=writes)
+    if record.input is not None and state.started is not None:
+        nodes = record.scopes[""].nodes if "" in record.scopes else {}
+        first = state.started.next
+        specs = None if first is None else [renamed(spec, nodes) for spec in first]
+        state.started = structs.replace(state.started, input=record.input, next=specs)
+        state.is_input_whole = True
+
+
+def renamed(spec: rec.TaskSpec, nodes: dict[str, str]) -> rec.TaskSpec:
+    """Return what is to run, with the name that its node has now."""
+    name = nodes.get(spec.node)
+    return spec if name is None else structs.replace(spec, node=name)
+
+
+def is_fresh(state: RunState, task: Task) -> bool:
+    """Return whether nothing has been recorded of a node execution."""
+    return (
+        task.attempt == 1
+        and not task.calls
+        and task.outcome is None
+        and task.failure is None
+        and task.path not in state.scopes
+    )
+
+
+def _rename_nodes(state: RunState, scope: Scope, nodes: dict[str, str]) -> None:
+    """Let the node executions under way go on as nodes of other names.
+
+    One of which something is recorded keeps its path: the identities of its acts, and with them
+    the keys that the outside knows, are made of it.
+    """
+    kept = {path for path, task in scope.tasks.items() if not is_fresh(state, task)}
+    tasks = {}
+    for path, task in scope.tasks.items():
+        task.spec = renamed(task.spec, nodes)
+        if path not in kept:
+            new = task_path(scope.path, scope.step, task.spec.node, task.spec.index)
+            task.path = path if new in kept else new
+        if task.outcome is not None and task.outcome.goto is not None:
+            goto = [renamed(spec, nodes) for spec in task.outcome.goto]
+            task.outcome = structs.replace(task.outcome, goto=goto)
+        tasks[task.path] = task
+    scope.tasks = tasks
+
+
 def _ended(state: RunState, record: rec.RunEnded) -> None:
     state.ended = record
     state.status = record.status
@@ -457,5 +531,5 @@ _APPLY: dict[type, Callable[[RunState, Any], None]] = {
     rec.StateCopied: _nothing,  # of fields that grow it holds what they were at an earlier place
     rec.SandboxTaken: _sandbox_taken,
     rec.RetryRequested: _nothing,
-    rec.VersionMoved: _nothing,
+    rec.VersionMoved: _version_moved,
 }

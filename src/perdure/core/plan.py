@@ -129,6 +129,24 @@ class NodePlan(Struct, frozen=True, kw_only=True):
     goto: frozenset[str] | None = None
 
 
+class Migration(Struct, frozen=True, kw_only=True):
+    """How what an older version of a graph stored becomes what a newer one goes on with.
+
+    Attributes:
+        upgrade: (state as a dict of its fields) -> the same as the newer version has it; plain and
+            pure. None: the fields are renamed at most.
+        nodes: name of a node before -> after; None: there is no such node any more. Others keep
+            theirs.
+        fields: the same for fields; done before `upgrade` is called.
+    """
+
+    from_version: int
+    to_version: int
+    upgrade: Callable[[dict[str, Any]], Any] | None = None
+    nodes: Mapping[str, str | None] = field(default_factory=dict)
+    fields: Mapping[str, str | None] = field(default_factory=dict)
+
+
 class GraphPlan(Struct, frozen=True, kw_only=True):
     """A graph that can be run.
 
@@ -149,6 +167,8 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
         is_function: whether it is one plain function run durably; its result is channel `result`.
         compensates_on_failure: whether a failing run compensates its confirmed effects.
         types: classes that values of this graph may be of, for the codec to register.
+        migrations: version that each leads away from -> migration; every one leads to `version`,
+            by itself or by others.
     """
 
     name: str
@@ -165,3 +185,4 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
     is_function: bool = False
     compensates_on_failure: bool = False
     types: tuple[type, ...] = field(default=())
+    migrations: Mapping[int, Migration] = field(default_factory=dict)

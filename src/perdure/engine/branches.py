@@ -20,10 +20,11 @@ from perdure.core import fold
 from perdure.engine.environment import Environment
 from perdure.engine.limits import AGAIN_DEPTH_MAX, ROWS_MAX
 from perdure.engine.loading import At, load_checkpoint
+from perdure.engine.moving import take, write_released
+from perdure.engine.older_states import state_at
 from perdure.engine.outlook import command, resolve_commands
 from perdure.engine.starting import checked_name, encode_writes, finish_new_run
 from perdure.engine.story import EffectSeen, NodeRun, Story, tell
-from perdure.engine.versions import take, write_released
 from perdure.engine.views import plain_values
 from perdure.errors import Conflict, ThreadBusy, UsageError
 from perdure.ids import RunId, TenantId, ThreadId, WorkerId
@@ -140,9 +141,28 @@ async def fork_point(
 ) -> At:
     """Return the checkpoint to fork at; `rerun`: the one that the run of `at` began with."""
     found = await load_checkpoint(engine.store, tenant, thread, at)
-    if not rerun:
+    if rerun:
+        begin = found.run.base_checkpoint + 1
+        found = await load_checkpoint(engine.store, tenant, thread, begin)
+    return _brought_up(engine, found)
+
+
+def _brought_up(engine: Environment, found: At) -> At:
+    """Return a checkpoint as the version has it that migrations lead to, if its own is gone.
+
+    Raises:
+        MigrationFailed: it can't be brought there.
+    """
+    graph, version = found.run.graph, found.version
+    if (graph, version) in engine.graphs() or engine.migrating_plan(graph, version) is None:
         return found
-    return await load_checkpoint(engine.store, tenant, thread, found.run.base_checkpoint + 1)
+    plan, values, specs = state_at(engine, found)
+    place = f"graph {plan.name!r}, field "
+    cells = {
+        name: fold.Cell(WriteOp.REPLACE, [Raw(engine.codec.encode(value, name, place))])
+        for name, value in values.items()
+    }
+    return structs.replace(found, cells=cells, next=specs, version=plan.version)
 
 
 async def preview_fork(
@@ -167,7 +187,7 @@ async def preview_fork(
         checkpoint=found.checkpoint,
         run_id=found.run.run_id,
         graph=found.run.graph,
-        graph_version=found.run.version,
+        graph_version=found.version,
         state=plain_values(cells),
         next=tuple(spec.node for spec in found.next),
         snapshot=found.snapshot,
@@ -202,7 +222,7 @@ def new_fork(
         tenant,
         run_id if to is None else checked_name(to, "to"),
         found.run.graph,
-        found.run.version,
+        found.version,
         _whole(cells),
         origin_thread=thread,
         origin_checkpoint=found.checkpoint,
@@ -229,7 +249,7 @@ async def check_new_thread(engine: Environment, tenant: TenantId, to: str) -> No
 
 def _updated(engine: Environment, found: At, update: Mapping[str, Any]) -> dict[str, fold.Cell]:
     """Return the cells of a checkpoint with fields replaced, checked against the state's type."""
-    plan = engine.plan_named(found.run.graph, found.run.version)
+    plan = engine.plan_named(found.run.graph, found.version)
     values = plan.read_input(dict(update), False)  # noqa: FBT003  # the plan's form: is_first
     writes = encode_writes(engine, plan, values, "field")
     replaced = {name: fold.Cell(WriteOp.REPLACE, [raw]) for name, (_op, raw) in writes.items()}
@@ -383,7 +403,7 @@ def _new_rollback(
         tenant,
         found.run.thread,
         found.run.graph,
-        found.run.version,
+        found.version,
         _whole(found.cells),
         next=[],
         snapshot=found.snapshot,

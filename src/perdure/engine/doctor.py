@@ -22,6 +22,7 @@ from perdure.engine.outlook import (
     is_due,
     is_silent,
     kept_back,
+    moved_graphs,
     resolve_commands,
     room_of,
     run_before,
@@ -123,7 +124,7 @@ async def examine(engine: Environment, *, repair: bool = False) -> Report:
     workers = await engine.store.find_workers()
     report.workers = len(workers)
     live = {row.worker_id: row for row in workers if not is_silent(engine, row)}
-    served = {graph for row in live.values() for graph in row.graphs}
+    served = {graph for row in live.values() for graph in row.graphs} | await moved_graphs(engine)
     unserved: Counter[tuple[str, int]] = Counter()
     kept: Counter[str] = Counter()
     room = await room_of(engine)

@@ -70,7 +70,8 @@ class GraphDriver:
                 updates).
         """
         root = self._run.state.root
-        root.values = self.engine.decode_cells(root.cells)
+        is_replaced = self._run.state.is_input_whole
+        root.values = {} if is_replaced else self.engine.decode_cells(root.cells)
         self._whole_bytes += sum(
             len(memoryview(cell.pieces[0]))
             for name, cell in root.cells.items()
@@ -555,7 +556,13 @@ class GraphDriver:
             encoded = folded_defaults(self.engine, plan, values)
             self._run.record(
                 rec.StepCommitted(
-                    self._run.now_us(), task.path, 0, 0, encoded, self._first_of(plan, values)
+                    self._run.now_us(),
+                    task.path,
+                    0,
+                    0,
+                    encoded,
+                    self._first_of(plan, values),
+                    version=plan.version,
                 )
             )
             scope = self._run.state.scopes[task.path]
@@ -618,8 +625,10 @@ class GraphDriver:
 
     def _plan_of_scope(self, scope: fold.Scope) -> GraphPlan:
         plan = self._run.plan
+        path = ""
         for part in scope.path.split("/") if scope.path else []:
-            name = part.partition(":")[2].partition("#")[0]
+            path = f"{path}/{part}" if path else part
+            name = self._run.state.task(path).spec.node
             inner = plan.nodes[name].subgraph
             if inner is None:
                 msg = f"node {name!r} of graph {plan.name!r} is no subgraph any more"

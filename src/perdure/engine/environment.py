@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from perdure.clock import Services
 from perdure.codec import TypeRegistry, ValueCodec
 from perdure.core import fold
+from perdure.core.migration import chain_of
 from perdure.core.plan import GraphPlan
 from perdure.engine.limits import (
     CLOSE_S,
@@ -57,6 +58,7 @@ class Environment:
         self.lookout = Lookout(store, services.clock)
         self._plans: dict[tuple[str, int], GraphPlan] = {}
         self._functions: dict[Any, GraphPlan] = {}
+        self.movable: tuple[tuple[str, int], ...] = ()
         self.in_flight: dict[str, asyncio.Future[Any]] = {}
         self._key_gates: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._gates: dict[str, tuple[int, asyncio.Semaphore]] = {}
@@ -183,6 +185,17 @@ class Environment:
             )
             raise NotFound(msg, graph=name, version=version)
         return max(found, key=lambda plan: plan.version)
+
+    def migrating_plan(self, name: str, version: int) -> GraphPlan | None:
+        """Return the newest known plan of a graph that migrations lead to from an older version."""
+        plans = [plan for (n, _v), plan in self._plans.items() if n == name]
+        newer = [plan for plan in plans if plan.version > version and chain_of(plan, version)]
+        return max(newer, key=lambda plan: plan.version, default=None)
+
+    def migratable(self) -> set[tuple[str, int]]:
+        """Return (name, version) of what migrations lead from, and is not itself known here."""
+        found = {(plan.name, old) for plan in self._plans.values() for old in plan.migrations}
+        return found - self._plans.keys()
 
     def graphs_to_learn(self) -> list[tuple[str, int]]:
         """Return (name, version) of graphs that this process has defined and that are not known."""

@@ -24,6 +24,7 @@ from perdure.engine.environment import Environment
 from perdure.engine.held_waits import HeldWaits
 from perdure.engine.limits import CLAIMS_MAX, RECANCEL_S
 from perdure.engine.loading import Loaded
+from perdure.engine.migrations import failure_of_adoption, plan_adoption
 from perdure.engine.os_threads import without_exit
 from perdure.engine.ports import (
     CANCELLED,
@@ -40,6 +41,7 @@ from perdure.errors import (
     DecodeFailed,
     InvariantBroken,
     LeaseLost,
+    MigrationFailed,
     PerdureError,
     ReplayDiverged,
     StoreError,
@@ -114,6 +116,8 @@ class Execution:
                 self.stop(CANCELLED)  # taken in by a holder that did not live to conclude
             if self.stop_reason is None and self.row.claims > CLAIMS_MAX:
                 self._park_exhausted()
+            if self.stop_reason is None:
+                self._adopt(loaded)
             await self._supervise()
         except (LeaseLost, StoreError) as error:
             self.stop_reason = LOST
@@ -193,6 +197,17 @@ class Execution:
         )
         self.stop_failure = Failure(type="AttemptsExhausted", message=message)
         self.stop(PARKED)
+
+    def _adopt(self, loaded: Loaded) -> None:
+        """Bring the state of the thread to the run's version, if an older one wrote it."""
+        try:
+            moved = plan_adoption(self.engine, self.plan, self.row, loaded)
+        except (MigrationFailed, DecodeFailed) as error:
+            self.stop_failure = failure_of_adoption(error, self.row, self.plan)
+            self.stop(PARKED)
+            return
+        if moved is not None:
+            self.record(moved)
 
     # -- records -----------------------------------------------------------------------------------
 

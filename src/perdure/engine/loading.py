@@ -62,7 +62,7 @@ class Line(Struct):
     """A thread's committed state: cells, the sandbox snapshot that goes with it.
 
     `size`: bytes of journal read since the newest whole copy, which is of `whole` bytes and was
-    made at `mark`.
+    made at `mark`. `graph` and `version`: which graph version the newest of it was committed by.
     """
 
     cells: dict[str, fold.Cell]
@@ -70,6 +70,8 @@ class Line(Struct):
     size: int
     whole: int = 0
     mark: Mark | None = None
+    graph: str = ""
+    version: int = 0
 
 
 class At(Struct, frozen=True, kw_only=True):
@@ -81,6 +83,7 @@ class At(Struct, frozen=True, kw_only=True):
         checkpoint: its id.
         next: what was to run next.
         snapshot: sandbox snapshot that goes with it.
+        version: graph version whose state it is; the run may have moved on to another.
     """
 
     cells: dict[str, fold.Cell]
@@ -88,6 +91,7 @@ class At(Struct, frozen=True, kw_only=True):
     checkpoint: int
     next: list[rec.TaskSpec]
     snapshot: str | None
+    version: int
 
 
 class Loaded(Struct):
@@ -96,6 +100,7 @@ class Loaded(Struct):
     `journal_bytes`: journal read since the whole copy of `whole_bytes` that loading started at.
     `mark`: where that copy was made.
     `stored`: of each field in pages its encoding, and the hashes of its pages.
+    `line`: graph and version of the thread's state that it was loaded on; ("", 0): there was none.
     """
 
     state: fold.RunState
@@ -104,6 +109,7 @@ class Loaded(Struct):
     whole_bytes: int = 0
     stored: Mapping[Field, tuple[bytes, frozenset[bytes]]] = {}
     mark: Mark | None = None
+    line: tuple[str, int] = ("", 0)
 
 
 def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
@@ -173,14 +179,29 @@ async def _load_line(
         if run.ordinal >= before_ordinal:
             break
         loaded = await _fold_frames(store, run, line, start)
+        has_committed = loaded.state.root.is_started
         line = Line(
             loaded.state.root.cells,
             loaded.state.step_snapshot,
             loaded.journal_bytes,
             loaded.whole_bytes,
             loaded.mark,
+            run.graph if has_committed else line.graph,
+            run.version if has_committed else line.version,
         )
     return line
+
+
+async def load_thread_line(store: Store, tenant: TenantId, thread: ThreadId) -> Line:
+    """Return the thread's newest committed state, large fields too."""
+    start = await _find_start(store, tenant, thread)
+    line = await _load_line(store, tenant, thread, start, _EVER)
+    await inline_cells(store, tenant, f"thread {thread!r}", line.cells)
+    return line
+
+
+_EVER = 1 << 62
+"""Above every ordinal of a thread's runs."""
 
 
 async def _fold_frames(store: Store, run: RunRow, line: Line, start: Start) -> Loaded:
@@ -280,6 +301,7 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     start = await _find_start(store, row.tenant, row.thread)
     line = await _load_line(store, row.tenant, row.thread, start, row.ordinal)
     loaded = await _fold_frames(store, row, line, start)
+    loaded.line = (line.graph, line.version)
     fold.settle_sandbox(loaded.state)
     loaded.stored = await inline_state(store, row.tenant, loaded.state)
     if loaded.state.last_seq != row.last_seq:
@@ -301,6 +323,8 @@ async def load_checkpoint(
     store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int | None
 ) -> At:
     """Return the thread's state at a checkpoint (None: the newest).
+
+    Where a run was moved to another graph version at it: as the state is after that.
 
     Raises:
         NotFound: no such thread, or no such checkpoint; names what there is.
@@ -351,24 +375,26 @@ class _Search:
         state.root.cells = self._cells
         state.checkpoint = row.base_checkpoint
         after = start.seq if row.ordinal == start.ordinal else 0
+        records = await read_records(store, row.run_id, after + 1)
+        version = _first_version(row, records)
         if after and start.record is not None:
             fold.start_at(state, start.record)
             # Before the place that the copy was made at, it is no state that ever was.
-            if start.made_at == state.checkpoint and self._is_it(state, row, start.record):
-                return True
-        for _seq, _frame, record in await read_records(store, row.run_id, after + 1):
+            if start.made_at == state.checkpoint:
+                self._reached(state, row, start.record, version)
+        for _seq, _frame, record in records:
             fold.apply(state, record)
-            if _is_checkpoint(record) and self._is_it(state, row, record):
-                return True
+            version = record.to_version if isinstance(record, rec.VersionMoved) else version
+            if _is_checkpoint(record):
+                self._reached(state, row, record, version)
         self._cells = state.root.cells
-        return False
+        return self.found is not None and self._checkpoint is not None
 
-    def _is_it(self, state: fold.RunState, row: RunRow, record: Any) -> bool:
-        """Note a checkpoint that was reached; return whether it is the wanted one."""
+    def _reached(self, state: fold.RunState, row: RunRow, record: Any, version: int) -> None:
+        """Note a checkpoint that was reached, if it is the wanted one."""
         self.newest = state.checkpoint
         if self._checkpoint is None or self.newest == self._checkpoint:
-            self.found = _at(state, row, record)
-        return self.newest == self._checkpoint
+            self.found = _at(state, row, record, version)
 
     def of(self) -> At:
         """Return what was found."""
@@ -383,7 +409,13 @@ def _is_checkpoint(record: rec.Record) -> bool:
     return is_step or isinstance(record, rec.StateSnapshot)
 
 
-def _at(state: fold.RunState, row: RunRow, record: Any) -> At:
+def _first_version(row: RunRow, records: Sequence[tuple[int, FrameRow, rec.Record]]) -> int:
+    """Return the graph version of the state that the records begin with."""
+    moves = (each for _seq, _frame, each in records if isinstance(each, rec.VersionMoved))
+    return next((move.from_version for move in moves), row.version)
+
+
+def _at(state: fold.RunState, row: RunRow, record: Any, version: int) -> At:
     copied = {
         name: fold.Cell(cell.op, list(cell.pieces)) for name, cell in state.root.cells.items()
     }
@@ -393,4 +425,5 @@ def _at(state: fold.RunState, row: RunRow, record: Any) -> At:
         checkpoint=record.checkpoint,
         next=record.next,
         snapshot=record.snapshot,
+        version=version,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.core.room import Room
-from perdure.engine import versions
+from perdure.engine import moving
 from perdure.engine.cron import check_cron
 from perdure.engine.environment import Environment
 from perdure.engine.limits import SETTING_S_MAX
@@ -288,7 +288,8 @@ class Orders:
 
         The decision is recorded in the run's journal. The other version must have every node that
         is under way and every field that has a value; nodes that go on match their recorded effects
-        by identity, and park where those do not fit (`ReplayDiverged`).
+        by identity, and park where those do not fit (`ReplayDiverged`). Where a migration leads to
+        the version the run is moved by that, which needs its code: give the graph here.
 
         Args:
             run_id: the run: parked as `VersionMismatch`, or waiting, pending, or parked otherwise.
@@ -300,11 +301,12 @@ class Orders:
             UsageError: it is executed now, has that version already, or nobody knows that version.
             VersionMismatch: the version lacks what the run stands in; names it. Nothing was
                 written.
+            MigrationFailed: a migration leads there, and failed; says how. Nothing was written.
         """
         if not by:
             msg = "resolve_version(by=...): say who decides; it is recorded"
             raise UsageError(msg)
-        await versions.move_run(self.engine, run_id, version, by)
+        await moving.move_run(self.engine, run_id, version, by)
 
 
 _TRIES = 10

@@ -196,6 +196,24 @@ async def served_graphs(engine: Environment) -> set[tuple[str, int]]:
     }
 
 
+async def moved_graphs(engine: Environment) -> set[tuple[str, int]]:
+    """Return the graph versions that some live worker has migrations from."""
+    shapes = (await served_shapes(engine)).values()
+    return {(shape.name, version) for shape in shapes for version in shape.migrates}
+
+
+async def natively_served(engine: Environment, *, by_others_than: str) -> set[tuple[str, int]]:
+    """Return the graph versions that some live worker executes that claims runs."""
+    return {
+        graph
+        for worker in await engine.store.find_workers()
+        if not is_silent(engine, worker)
+        and not worker.is_draining
+        and worker.worker_id != by_others_than
+        for graph in worker.graphs
+    }
+
+
 async def served_shapes(engine: Environment) -> dict[tuple[str, int], GraphShape]:
     """Return the shapes of the graph versions that some live worker executes."""
     return {

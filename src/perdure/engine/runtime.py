@@ -18,6 +18,7 @@ from perdure.engine.acts import decision_error
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, follow, read_events
 from perdure.engine.loading import Loaded, load_checkpoint
+from perdure.engine.older_states import state_at
 from perdure.engine.orders import Orders
 from perdure.engine.paging import inline_state
 from perdure.engine.starting import (
@@ -363,17 +364,19 @@ class Runtime(Orders, Travels):
     ) -> Any:
         """Return the thread's state at a checkpoint (None: the newest).
 
-        Where its graph is not known here: a dict of plain data, as for JSON.
+        Where its graph is not known here: a dict of plain data, as for JSON. Of an older version
+        of a graph that has migrations from it: as they make of it.
 
         Raises:
             NotFound: no such thread or checkpoint; says which there are.
+            MigrationFailed: a migration of it failed.
         """
         found = await load_checkpoint(self.engine.store, TenantId(tenant), ThreadId(thread), at)
         try:
-            plan = self.engine.plan_named(found.run.graph, found.run.version)
+            plan, values, _specs = state_at(self.engine, found, is_read_only=True)
         except NotFound:
             return views.plain_values(found.cells)
-        return plan.build_state(self.engine.decode_cells(found.cells))
+        return plan.build_state(values)
 
     async def fork(
         self,
@@ -402,6 +405,7 @@ class Runtime(Orders, Travels):
         Raises:
             NotFound: no such thread or checkpoint, or (with `update`) an unknown graph.
             UpdateInvalid: the update does not fit the state.
+            MigrationFailed: the checkpoint is of an older version, and can't be brought to this.
             Conflict: the thread `to` exists; nothing was written.
         """
         engine, whose, of_thread = self.engine, TenantId(tenant), ThreadId(thread)
@@ -572,7 +576,9 @@ class Runtime(Orders, Travels):
                 told = await self.engine.lookout.wait(waiter, mark)
             finally:
                 self.engine.lookout.drop(run_id, waiter)
-            if told is not None and told[0] is RunStatus.SUCCEEDED and told[1] is not None:
+            is_known = (row.graph, row.version) in self.engine.graphs()  # else it moved meanwhile
+            is_told = told is not None and told[0] is RunStatus.SUCCEEDED
+            if is_known and is_told and told is not None and told[1] is not None:
                 return result_of(self.engine.plan_named(row.graph, row.version), told[1])
 
     async def _outcome(self, row: RunRow) -> Any:

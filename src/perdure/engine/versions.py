@@ -1,10 +1,16 @@
 """Runs whose graph version nobody executes: shown, taken up again, moved, cancelled.
 
-Theory: a run is pinned to the version of its graph that it was started with. When it is due, no
-live worker executes that version, and for longer than `VERSION_GRACE_S` live workers execute
-another one, then waiting is no answer any more: the run is parked with the failure
+Theory: a run is pinned to the version of its graph that it was started with. When it is due and no
+live worker executes that version, a worker of a newer one that has migrations from it (it says so
+in its row) claims the run and moves it; a worker that drains does not count. While an old worker
+lives, the new ones leave its runs alone, so that a deploy can be tried on some workers, and taken
+back.
+
+Where no migration leads from the version, and for longer than `VERSION_GRACE_S` live workers
+execute another one, waiting is no answer any more: the run is parked with the failure
 `VersionMismatch`, which names the three ways out. A worker of the old version takes such runs up
-again by itself; a person moves one to another version, or cancels it.
+again by itself; one with a migration moves them; a person moves one to another version, or cancels
+it. A run whose migration fails is parked with the failure `MigrationFailed`.
 
 Every write goes through `Store.take` with the token that was seen, so that whoever comes first, a
 worker of the version that is back or the one that parks, has the run, and the other has nothing.
@@ -13,72 +19,32 @@ worker of the version that is back or the one that parks, has the run, and the o
 import logging
 from collections.abc import Iterable
 
-from perdure.codec import encode_record
-from perdure.core import fold
 from perdure.core.plan import GraphPlan
 from perdure.engine.environment import Environment
 from perdure.engine.limits import UNSERVED_MAX, VERSION_GRACE_S
-from perdure.engine.loading import load_run
-from perdure.engine.outlook import command, served_graphs, served_shapes, version_commands
-from perdure.engine.queue import RunJournal
-from perdure.errors import NotFound, RunFinal, UsageError, VersionMismatch
-from perdure.ids import RunId, WorkerId
-from perdure.model import (
-    Change,
-    Failure,
-    GraphShape,
-    Mail,
-    MailKind,
-    RunReleased,
-    RunRow,
-    RunStatus,
+from perdure.engine.migrations import FAILED, THREAD_NEWER, failure_of_move
+from perdure.engine.moving import MISMATCH, move_unheld, take, write_parked
+from perdure.engine.outlook import (
+    command,
+    moved_graphs,
+    served_graphs,
+    version_commands,
+    worker_command,
 )
-from perdure.model import records as rec
+from perdure.errors import (
+    DecodeFailed,
+    LeaseLost,
+    MigrationFailed,
+    NotFound,
+    StoreCorrupt,
+    UsageError,
+)
+from perdure.model import Failure, Mail, MailKind, RunRow, RunStatus
 from perdure.store.api import RunQuery
 
 log = logging.getLogger("perdure")
 
-MISMATCH = VersionMismatch.__name__
-"""Type of the failure of a run that is parked because nobody executes its version."""
-
 Graph = tuple[str, int]
-
-
-def shape_of(plan: GraphPlan) -> GraphShape:
-    """Return what a run that stands in the graph needs of it."""
-    return GraphShape(
-        plan.name, plan.version, tuple(sorted(_nodes(plan))), tuple(sorted(plan.channels))
-    )
-
-
-def _nodes(plan: GraphPlan, prefix: str = "") -> Iterable[str]:
-    for name, node in plan.nodes.items():
-        yield prefix + name
-        if node.subgraph is not None:
-            yield from _nodes(node.subgraph, f"{prefix}{name}/")
-
-
-def misfits(shape: GraphShape, state: fold.RunState) -> list[str]:
-    """Return why a run can't go on in a graph of this shape; empty: nothing speaks against it.
-
-    Looked at are the node executions of the step under way and the fields that have a value. Edits
-    that keep those, and the effects that a node calls, are compatible.
-    """
-    nodes, fields = set(shape.nodes), set(shape.fields)
-    paths = {
-        "/".join(part.partition(":")[2].partition("#")[0] for part in path.split("/"))
-        for scope in state.scopes.values()
-        for path in scope.tasks
-    }
-    given = state.started.input if state.started is not None else {}
-    stored = set(state.root.cells) | (set() if state.root.is_started else set(given))
-    return [
-        *(f"node {path!r} is under way and does not exist there" for path in sorted(paths - nodes)),
-        *(
-            f"field {name!r} has a value and does not exist there"
-            for name in sorted(stored - fields)
-        ),
-    ]
 
 
 # -- parking ---------------------------------------------------------------------------------------
@@ -98,51 +64,13 @@ def mismatch_of(row: RunRow, versions: Iterable[int]) -> Failure:
     return Failure(type=MISMATCH, message=message)
 
 
-async def write_released(
-    engine: Environment, row: RunRow, records: Iterable[rec.Record], change: Change
-) -> None:
-    """Append records to a run that was taken, and let it go, in one commit with the taking.
-
-    Raises:
-        StoreError, LeaseLost: nothing was written; the lease ends by itself.
-    """
-    frames = await engine.store.read_frames(row.run_id, from_seq=row.last_seq)
-    journal = RunJournal(engine.queue, row, frames[-1].hash)
-    taken = rec.LeaseTaken(engine.now_us(), row.holder or "", row.token, row.claims)
-    *before, last = records
-    for record in (taken, *before):
-        journal.add_encoded(encode_record(record), ())
-    journal.add(last, change)
-    await journal.barrier()
-
-
-async def take(engine: Environment, row: RunRow, holder: str) -> RunRow | None:
-    """Take a run as it was seen; None: somebody else was first."""
-    return await engine.store.take(
-        row.run_id,
-        WorkerId(holder),
-        token=row.token,
-        now_us=engine.now_us(),
-        lease_until_us=engine.lease_until_us(),
-    )
-
-
 async def _park(engine: Environment, row: RunRow, failure: Failure) -> bool:
     """Park a due run; return whether it was this worker that did."""
     mail = await engine.store.read_mail(row.run_id)
     taken = await take(engine, row, engine.worker_id)
     if taken is None:
         return False
-    change = RunReleased(
-        status=RunStatus.NEEDS_DECISION,
-        failure=failure,
-        checkpoint=row.checkpoint,
-        # What was there must not wake it again and again; what comes later does.
-        mail_seen=max((each.mail_id for each in mail), default=0),
-    )
-    record = rec.Released(engine.now_us(), "needs_decision", (), failure)
-    await write_released(engine, taken, [record], change)
-    engine.on_released(taken, RunStatus.NEEDS_DECISION, failure)
+    await write_parked(engine, taken, failure, mail)
     return True
 
 
@@ -166,8 +94,9 @@ class VersionWatch:
         The runs returned were taken: the caller holds them.
         """
         engine = self._engine
-        served = await served_graphs(engine) | set(engine.graphs())
+        served = await served_graphs(engine) | set(engine.graphs()) | await moved_graphs(engine)
         await self._wake_own()
+        await self._move_parked()
         query = RunQuery(
             due_us=engine.now_us(), except_graphs=tuple(sorted(served)), limit=UNSERVED_MAX
         )
@@ -223,9 +152,29 @@ class VersionWatch:
         for name in {name for name, _version in own}:
             query = RunQuery(graph=name, statuses=(RunStatus.NEEDS_DECISION,), limit=UNSERVED_MAX)
             for row in await engine.store.find_runs(query):
-                is_parked = row.failure is not None and row.failure.type == MISMATCH
-                if (name, row.version) in own and is_parked and row.ready_at_us is None:
+                if (name, row.version) in own and is_mismatched(row) and row.ready_at_us is None:
                     await engine.store.post(_retry(engine, row))
+
+    async def _move_parked(self) -> None:
+        """Move what was parked for its version, where migrations lead from it to one known here."""
+        engine = self._engine
+        for name in {name for name, _version in engine.migratable()}:
+            query = RunQuery(graph=name, statuses=(RunStatus.NEEDS_DECISION,), limit=UNSERVED_MAX)
+            for row in await engine.store.find_runs(query):
+                plan = engine.migrating_plan(name, row.version)
+                is_parked = row.failure is not None and row.failure.type in {MISMATCH, THREAD_NEWER}
+                if plan is not None and is_parked and row.ready_at_us is None:
+                    await self._move_one(row, plan)
+
+    async def _move_one(self, row: RunRow, plan: GraphPlan) -> None:
+        try:
+            await move_unheld(self._engine, row, plan)
+        except MigrationFailed as error:
+            await _park(self._engine, row, failure_of_move(error, row, plan))
+        except (LeaseLost, UsageError) as error:
+            log.info("run %s was not moved: %s", row.run_id, error)  # somebody else was first
+        except (StoreCorrupt, DecodeFailed) as error:
+            log.warning("run %s can't be read: %s", row.run_id, error)
 
 
 def _retry(engine: Environment, row: RunRow) -> Mail:
@@ -239,77 +188,6 @@ def _retry(engine: Environment, row: RunRow) -> Mail:
     )
 
 
-# -- moving ----------------------------------------------------------------------------------------
-
-
-async def move_run(engine: Environment, run_id: str, version: int, by: str) -> None:
-    """Let an unheld run go on with another version of its graph; see `Runtime.resolve_version`."""
-    row = await engine.store.read_run(RunId(run_id))
-    if row is None:
-        msg = f"no run {run_id!r}; 'perdure ps --all' lists the runs"
-        raise NotFound(msg, run_id=run_id)
-    shape = await _target_shape(engine, row, version)
-    loaded = await load_run(engine.store, row)
-    problems = misfits(shape, loaded.state)
-    if problems:
-        msg = (
-            f"run {run_id!r} can't go on with {row.graph} v{version}: {'; '.join(problems)}; "
-            f"nothing was changed. Start a worker with v{row.version}, or give v{version} what is "
-            "missing"
-        )
-        raise VersionMismatch(msg, run_id=run_id, version=version, problems=problems)
-    taken = await take(engine, row, engine.services.ids.new("w", engine.now_us()))
-    if taken is None:
-        raise _is_executed(row)
-    now_us = engine.now_us()
-    records: list[rec.Record] = [
-        rec.VersionMoved(now_us, by, row.version, version),
-        rec.Released(now_us, "version_moved", ()),
-    ]
-    change = RunReleased(
-        status=RunStatus.PENDING,
-        ready_at_us=now_us,
-        checkpoint=row.checkpoint,
-        version=version,
-    )
-    await write_released(engine, taken, records, change)
-    engine.poke()
-
-
-async def _target_shape(engine: Environment, row: RunRow, version: int) -> GraphShape:
-    """Return the shape of the graph to go on with, after what can be said without the journal."""
-    run_id = row.run_id
-    if row.status.is_final:
-        msg = f"run {run_id!r} has ended ({row.status.value}); nothing was changed"
-        raise RunFinal(msg, run_id=run_id, status=row.status.value)
-    if row.version == version:
-        msg = f"run {run_id!r} is pinned to {row.graph} v{version} already; nothing was changed"
-        raise UsageError(msg, run_id=run_id)
-    is_held = row.status is RunStatus.RUNNING and (row.ready_at_us or 0) > engine.now_us()
-    if is_held or (row.status is RunStatus.PENDING and row.ready_at_us is None):
-        raise _is_executed(row)
-    own = [graph for graph in engine.graphs() if graph == (row.graph, version)]
-    if own:
-        return shape_of(engine.plan_named(row.graph, version))
-    found = (await served_shapes(engine)).get((row.graph, version))
-    if found is None:
-        msg = (
-            f"no live worker executes {row.graph} v{version}, so nobody can say whether run "
-            f"{run_id!r} fits; nothing was changed. Start one first: perdure worker FILE:GRAPH"
-        )
-        raise UsageError(msg, run_id=run_id, version=version)
-    return found
-
-
-def _is_executed(row: RunRow) -> UsageError:
-    what = f"held by {row.holder}" if row.holder else "queued, or was just taken"
-    msg = (
-        f"run {row.run_id!r} is {what}; nothing was changed. Only a run that nobody executes can "
-        f"be moved to another version: perdure show {row.run_id}"
-    )
-    return UsageError(msg, run_id=row.run_id)
-
-
 def is_mismatched(row: RunRow) -> bool:
     """Return whether a run is parked because nobody executes its version."""
     is_parked = row.status is RunStatus.NEEDS_DECISION and row.failure is not None
@@ -318,12 +196,14 @@ def is_mismatched(row: RunRow) -> bool:
 
 async def ways_out(engine: Environment, row: RunRow) -> tuple[str, ...]:
     """Return the commands that let a parked run go on."""
+    retry = command("resolve", row.run_id, "--retry", "--by", "NAME")
+    kind = row.failure.type if row.failure is not None else ""
+    if kind == FAILED:
+        dry_run = f"{command('migrate', 'FILE:GRAPH', '--dry-run')}  # the mended one"
+        return dry_run, retry, worker_command(row.graph, row.version), command("cancel", row.run_id)
+    if kind == THREAD_NEWER:
+        return command("migrate", "FILE:GRAPH"), command("cancel", row.run_id)
     if not is_mismatched(row):
-        return (command("resolve", row.run_id, "--retry", "--by", "NAME"),)
+        return (retry,)
     served = await served_graphs(engine)
     return version_commands(row, [version for name, version in served if name == row.graph])
-
-
-def shapes_of(engine: Environment) -> tuple[GraphShape, ...]:
-    """Return the shapes of every graph that this process knows."""
-    return tuple(shape_of(engine.plan_named(*graph)) for graph in engine.graphs())

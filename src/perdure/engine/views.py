@@ -3,7 +3,7 @@
 import datetime as dt
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from perdure.codec import describe
 from perdure.core import fold
@@ -150,17 +150,21 @@ async def history(engine: Environment, tenant: TenantId, thread: ThreadId) -> li
     versions: dict[str, int] = {}
     for run in runs:
         started: rec.RunStarted | None = None
+        version = run.version
         state = fold.RunState(run.run_id)
         state.checkpoint = run.base_checkpoint
         for seq, _frame, record in await read_records(engine.store, run.run_id):
             if isinstance(record, rec.RunStarted):
-                started = record
+                started, version = record, record.version
+            if isinstance(record, rec.VersionMoved):
+                version = record.to_version
             if isinstance(record, rec.StepCommitted) and record.scope == "" and started is not None:
                 changed = _changed(state, started, record)
                 versions = {**versions, **dict.fromkeys(changed, record.checkpoint)}
-                found.append(
-                    _checkpoint(found, started, record, seq=seq, changed=changed, versions=versions)
+                checkpoint = _checkpoint(
+                    found, started, record, seq=seq, changed=changed, versions=versions
                 )
+                found.append(structs.replace(checkpoint, graph_version=version))
             fold.apply(state, record)
     return found[::-1]
 

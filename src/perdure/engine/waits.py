@@ -13,7 +13,9 @@ from msgspec import Raw
 
 from perdure.core import fold
 from perdure.core.identity import ask_id
+from perdure.core.plan import GraphPlan
 from perdure.engine import _answers, starting
+from perdure.engine.older_states import result_at
 from perdure.engine.ports import Answer, NodePort
 from perdure.errors import AskExpired, ChildFailed, ReceiveTimedOut, SettingInvalid, UsageError
 from perdure.model import (
@@ -209,9 +211,7 @@ async def spawn(context: NodePort, graph: Any, given: Any, thread: str | None) -
     """Create the child in the same commit as the record of it."""
     run, task = context.run, context.task
     plan = run.engine.plan_of(graph)
-    digest = context.digest([plan.name, plan.version, thread, given], "ctx.spawn")
-    identity = context.identify("child", plan.name, digest)
-    call = context.find(identity)
+    identity, call = _spawned(context, plan, given, thread)
     if call is None:
         new = starting.new_run(
             run.engine,
@@ -230,6 +230,22 @@ async def spawn(context: NodePort, graph: Any, given: Any, thread: str | None) -
     return call
 
 
+def _spawned(
+    context: NodePort, plan: GraphPlan, given: Any, thread: str | None
+) -> tuple[str, fold.Call | None]:
+    """Return the identity of a spawn, and its record.
+
+    The child's graph may have had an older version when this node spawned it: the run was moved
+    since then, and it is that child still.
+    """
+    found: list[tuple[str, fold.Call | None]] = []
+    for version in (plan.version, *sorted(plan.migrations, reverse=True)):
+        digest = context.digest([plan.name, version, thread, given], "ctx.spawn")
+        identity = context.identify("child", plan.name, digest)
+        found.append((identity, context.find(identity)))
+    return next((each for each in found if each[1] is not None), found[0])
+
+
 async def child_result(context: NodePort, call: fold.Call) -> Any:
     """Wait until the child has ended; its state is copied into the parent's journal."""
     run, task = context.run, context.task
@@ -244,8 +260,7 @@ async def child_result(context: NodePort, call: fold.Call) -> Any:
         reason = ended.failure.message if ended.failure else ended.status
         msg = f"child run {ended.child!r} ended as {ended.status}: {reason}"
         raise ChildFailed(msg, run_id=context.run_id, child=ended.child, status=ended.status)
-    plan = run.engine.plan_named(call.started.graph, ended.version or None)
-    return starting.result_of(plan, run.engine.codec.decode(ended.result))
+    return result_at(run.engine, call.started.graph, ended.version, ended.result)
 
 
 async def _child_ended(context: NodePort, call: fold.Call) -> rec.ChildEnded:

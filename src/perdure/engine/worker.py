@@ -6,7 +6,7 @@ whose version nobody executes), *liveness* (notices workers of this host that di
 messages to runs that are held) and *schedule* (starts what is due). A fault of the store
 stops none of them: it is reported, and tried again.
 
-Size: the loops share what is held, and end together.
+Size: the loops share what is held and when it was renewed; apart, they would hand that about.
 """
 
 import asyncio
@@ -38,8 +38,11 @@ from perdure.engine.limits import (
     UNSERVED_BEATS,
 )
 from perdure.engine.loading import Loaded, load_run
+from perdure.engine.moving import move_claimed
+from perdure.engine.outlook import natively_served
 from perdure.engine.schedules import fire_due
-from perdure.engine.versions import VersionWatch, shapes_of
+from perdure.engine.shapes import shapes_of
+from perdure.engine.versions import VersionWatch
 from perdure.errors import (
     DecodeFailed,
     InvariantBroken,
@@ -128,6 +131,7 @@ class Worker:
         await self._learn_children()
         self._started_at_us = engine.now_us()
         await self._register()
+        await self._look_for_movable()
         await engine.store.release_dead()
         loops = {
             "claim": self._claim_loop,
@@ -254,7 +258,7 @@ class Worker:
         if free > 0:
             claimed = await store.claim(
                 self.worker_id,
-                engine.graphs(),
+                self._claimable(),
                 now_us=now_us,
                 lease_until_us=engine.lease_until_us(),
                 limit=min(free, CLAIM_BATCH),
@@ -267,12 +271,26 @@ class Worker:
         # run ends, which is a change, or when a token comes back.
         await self._wait_for_work(mark, after_us=now_us if free > len(claimed) else 0)
 
+    def _claimable(self) -> list[tuple[str, int]]:
+        """Return the graph versions that this worker executes, or moves to one that it executes."""
+        return [*self._engine.graphs(), *self._engine.movable]
+
+    async def _look_for_movable(self) -> None:
+        """Find out which versions migrations lead from that no other live worker executes."""
+        engine = self._engine
+        found = engine.migratable()
+        if found:
+            found -= await natively_served(engine, by_others_than=self.worker_id)
+        before, engine.movable = engine.movable, tuple(sorted(found))
+        if engine.movable != before:
+            self._wake.set()
+
     async def _wait_for_work(self, mark: int, *, after_us: int) -> None:
         """Return when something changed, something is due, or somebody poked."""
         engine = self._engine
         timeout_s = self._settings.heartbeat_s
         if len(self._held) < self._settings.concurrency:
-            due_us = await engine.store.next_ready_at(engine.graphs(), after_us=after_us)
+            due_us = await engine.store.next_ready_at(self._claimable(), after_us=after_us)
             if due_us is not None:
                 timeout_s = min(
                     max((due_us - engine.now_us()) / 1_000_000, 0.001), self._settings.heartbeat_s
@@ -311,6 +329,7 @@ class Worker:
         await self._learn_children()
         if tuple(engine.graphs()) != self._registered:
             await self._register()
+        await self._look_for_movable()
         self._beats += 1
         if self._versions.is_waiting or self._beats % UNSERVED_BEATS == 1:
             await self._look_at_versions()
@@ -435,19 +454,27 @@ class Worker:
         before = self._held.get(row.run_id)
         if before is not None and before[0].token >= row.token:
             return  # a claim and a start may both find it again; a late answer tells of the past
+        moves = plan is None and (row.graph, row.version) in self._engine.movable
+        if moves:
+            plan = self._engine.migrating_plan(row.graph, row.version)
         try:
             plan = plan or self._engine.plan_named(row.graph, row.version)
         except NotFound as error:  # claimed by version, so this can't be
             raise InvariantBroken(str(error)) from error
         execution = Execution(self._engine, row, plan, leased_s=leased_s)
-        task = asyncio.create_task(self._supervised(execution, row, loaded), name=row.run_id)
+        work = self._supervised(execution, row, loaded, moves=moves)
+        task = asyncio.create_task(work, name=row.run_id)
         if before is not None:
             before[1].lost()  # this worker let its own lease end, by blocking its event loop
         self._held[row.run_id] = (row, execution, task)
 
-    async def _supervised(self, execution: Execution, row: RunRow, loaded: Loaded | None) -> None:
-        """Execute one run; whatever goes wrong with it stays with it."""
+    async def _supervised(
+        self, execution: Execution, row: RunRow, loaded: Loaded | None, *, moves: bool
+    ) -> None:
+        """Execute one run (or move it first); whatever goes wrong with it stays with it."""
         try:
+            if moves and await move_claimed(self._engine, row, execution.plan):
+                return  # it is claimed anew, as a run of the version that it has now
             if loaded is not None:
                 await execution.run(loaded, is_fresh=True)
             else:

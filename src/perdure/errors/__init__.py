@@ -28,6 +28,7 @@ now, whether trying again can help, and the next command. The tree:
     +-- LeaseLost                 another holder owns the run; nothing was written
     +-- ReplayDiverged            a node asked for something else than its record says
     +-- VersionMismatch           nobody executes the run's version, or the other one does not fit
+    +-- MigrationFailed           what a run stored can't be brought to another graph version
     +-- StoreError                the store can't serve
     |   +-- StoreUnavailable  StoreLocked  StoreReadOnly  StoreFull
     |   +-- CommitUncertain       the answer of a write was lost; call again with the same arguments
@@ -58,6 +59,7 @@ from perdure.errors._tree import (
     GraphInvalid,
     InvariantBroken,
     LeaseLost,
+    MigrationFailed,
     NeedsDecision,
     NodeTimedOut,
     NotFound,
@@ -107,6 +109,7 @@ __all__ = [
     "GraphInvalid",
     "InvariantBroken",
     "LeaseLost",
+    "MigrationFailed",
     "NeedsDecision",
     "NodeTimedOut",
     "NotFound",

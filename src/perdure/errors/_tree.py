@@ -180,6 +180,14 @@ class VersionMismatch(PerdureError):
     """
 
 
+class MigrationFailed(PerdureError):
+    """What a run stored could not be brought to another graph version; nothing was changed.
+
+    A migration raised or gave what the state can't take, or the run stands where no migration says
+    how it goes on.
+    """
+
+
 class StoreError(PerdureError):
     """The store cannot serve."""
 

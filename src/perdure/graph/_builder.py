@@ -1,17 +1,19 @@
 """The graph as people write it."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 from perdure.core.plan import GraphPlan
 from perdure.core.retry import Retry
 from perdure.errors import GraphInvalid
 from perdure.graph._compile import BranchDeclared, Declared, NodeDeclared, compile_graph
+from perdure.graph._migrations import MigrationDeclared
 from perdure.graph._signature import caller_names, default_name, is_resolved
 
 StateT = TypeVar("StateT")
 NodeT = TypeVar("NodeT")
+UpgradeT = TypeVar("UpgradeT", bound=Callable[[dict[str, Any]], dict[str, Any]])
 
 
 _DEFINED: "weakref.WeakValueDictionary[tuple[str, int], Graph[Any]]" = weakref.WeakValueDictionary()
@@ -185,6 +187,50 @@ class Graph(Generic[StateT]):
                 targets=None if targets is None else _several(targets),
             )
         )
+
+    def migration(
+        self,
+        from_version: int,
+        to_version: int,
+        *,
+        nodes: Mapping[str, str | None] | None = None,
+        fields: Mapping[str, str | None] | None = None,
+    ) -> Callable[[UpgradeT], UpgradeT]:
+        """Say how runs of an older version go on with a newer one, and threads with their state.
+
+        As a decorator of `upgrade(state)`, or without a function where names are all that changed.
+        Every migration must lead to this graph's version, by itself or by others: from 1 to 2 and
+        from 2 to 3. What is wrong is told by `compile`.
+
+        Args:
+            from_version: version that wrote what is stored.
+            to_version: the newer one that is made of it.
+            nodes: name of a node before -> after; None: it is gone, and a run that stands at it
+                needs a decision.
+            fields: name of a field before -> after; None: it is dropped. Done before the function
+                is called.
+
+        Returns:
+            The decorator. The function takes the state as a dict of its stored fields and returns
+            the dict that the newer version takes. It is plain (not async), pure, quick, and has no
+            ctx. A field that is absent from its result gets its default. Values of classes that
+            are not there any more are dicts with the class's name under "$type".
+        """
+        self._refuse_change(f"migration {from_version} -> {to_version}")
+        declared = MigrationDeclared(
+            from_version=from_version,
+            to_version=to_version,
+            nodes=dict(nodes or {}),
+            fields=dict(fields or {}),
+        )
+        self._declared.migrations.append(declared)
+
+        def add(upgrade: UpgradeT) -> UpgradeT:
+            self._refuse_change(f"migration {from_version} -> {to_version}")
+            declared.functions.append(upgrade)
+            return upgrade
+
+        return add
 
     def compile(self) -> GraphPlan:
         """Return the valid plan of the graph, always the same one.

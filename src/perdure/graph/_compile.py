@@ -4,12 +4,13 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from perdure.core.plan import END, START, Branch, Channel, GraphPlan, NodePlan, Send
+from perdure.core.plan import END, START, Branch, Channel, GraphPlan, Migration, NodePlan, Send
 from perdure.core.retry import Retry
 from perdure.errors import GraphInvalid
 from perdure.graph._channels import make_channels, make_read_input
+from perdure.graph._migrations import MigrationDeclared, read_migrations
 from perdure.graph._signature import (
     SignatureProblem,
     adapt,
@@ -58,6 +59,7 @@ class Declared(Struct, kw_only=True):
     nodes: list[NodeDeclared] = field(default_factory=list)
     edges: list[tuple[Any, Any]] = field(default_factory=list)
     branches: list[BranchDeclared] = field(default_factory=list)
+    migrations: list[MigrationDeclared] = field(default_factory=list)
 
 
 def compile_graph(declared: Declared) -> GraphPlan:
@@ -92,11 +94,24 @@ class _Compiler:
         branches = self._branches()
         self._check_start(edges, branches)
         self._check_reachable(nodes, edges, branches)
+        migrations = self._migrations(shape)
         if self.problems or shape is None:
             raise GraphInvalid(
                 "\n".join(self.problems), graph=self.declared.name, problems=self.problems
             )
-        return self._plan(shape, nodes, edges, branches)
+        plan = self._plan(shape, nodes, edges, branches)
+        return structs.replace(plan, migrations=migrations)
+
+    def _migrations(self, shape: StateShape | None) -> dict[int, Migration]:
+        migrations, problems = read_migrations(
+            self.declared.migrations,
+            self.declared.version,
+            nodes=self.names.known,
+            fields=None if shape is None else {each.name for each in shape.fields},
+        )
+        for place, text in problems:
+            self.problem(place, text)
+        return migrations
 
     def _check_settings(self) -> None:
         declared = self.declared

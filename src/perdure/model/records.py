@@ -113,7 +113,7 @@ class StepCommitted(Struct, array_like=True, frozen=True, tag=6):
     `scope`: "" for the run's own graph, else the path of the subgraph's task. `folded`: the merged
     value of every field whose reducer is a function. `next`: what runs in the next step; empty: the
     graph has ended. `checkpoint`: id in the thread, for scope ""; `snapshot`: the sandbox snapshot
-    it names.
+    it names. `version`: of the subgraph, in the first step of its scope; 0: not told.
     """
 
     at_us: int
@@ -123,6 +123,7 @@ class StepCommitted(Struct, array_like=True, frozen=True, tag=6):
     folded: dict[str, Raw]
     next: list[TaskSpec]
     snapshot: str | None = None
+    version: int = 0
 
 
 class EffectIntended(Struct, array_like=True, frozen=True, tag=7):
@@ -379,16 +380,43 @@ class RetryRequested(Struct, array_like=True, frozen=True, tag=30):
     by: str
 
 
+class ScopeMoved(Struct, array_like=True, frozen=True):
+    """What a move changes in one graph under way.
+
+    Attributes:
+        nodes: name of a node under way before -> after, where it is another.
+        cells: the fields of a subgraph's scope, whole; None: as they are.
+        writes: what its nodes have written so far, in order; None: as it is.
+        version: of the subgraph from now on; 0: as it is.
+    """
+
+    nodes: dict[str, str] = {}
+    cells: dict[str, tuple[str, Raw]] | None = None
+    writes: list[tuple[str, str, Raw]] | None = None
+    version: int = 0
+
+
 class VersionMoved(Struct, array_like=True, frozen=True, tag=31):
-    """Somebody decided that the run goes on with another version of its graph."""
+    """The run, and the state that it stands on, goes on with another version of its graph.
+
+    `via`: names (a person decided, and the names fit) or migration. By a migration: `scopes`: by
+    path, what changes in the graphs under way; `outcomes`: the updates of node executions of the
+    step under way that have ended; `input`: of a run that has not begun, its whole state with its
+    input. The fields of one that has begun are in the `StateSnapshot` that follows. A run
+    of `to_version` has this record too where the state of its thread was older.
+    """
 
     at_us: int
     by: str
     from_version: int
     to_version: int
+    via: str = "names"
+    scopes: dict[str, ScopeMoved] = {}
+    outcomes: dict[str, dict[str, tuple[str, Raw]]] = {}
+    input: dict[str, tuple[str, Raw]] | None = None
 
 
-class StateCopied(Struct, array_like=True, frozen=True, tag=40):
+class StateCopied(Struct, array_like=True, frozen=True, tag=32):
     """The thread's state, whole, so that loading may start at a place before this record.
 
     The place is right after record `since_seq` of the thread's run number `since_ordinal`; `step`,

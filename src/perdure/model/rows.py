@@ -237,12 +237,14 @@ class GraphShape(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         nodes: names of its nodes, sorted; of a subgraph's nodes with the path to them, by `/`.
         fields: names of its state's fields, sorted.
+        migrates: older versions that migrations lead here from, sorted.
     """
 
     name: str
     version: int
     nodes: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
+    migrates: tuple[int, ...] = ()
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -233,13 +233,17 @@ class Simulation:
         self.hosts.append(host)
         link: Any = Link(self.network, host)
         engine = HostEnvironment(link, host.services)
-        engine.register(self.graphs)
+        engine.register(self.graphs_on(name))
         working = Worker(engine, self.scenario.settings) if worker else None
         host.runtime = Runtime(engine, working)
         self.trace.add(name, "comes")
         await host.do(host.runtime.__aenter__())
         host.is_ready = True
         return host
+
+    def graphs_on(self, _name: str) -> list[Any]:
+        """Return the graphs that a new host has: all, unless a deploy is simulated."""
+        return self.graphs
 
     def _clock_error_us(self) -> int:
         error_s = self.faults.jump_s if self.network.has_clock else self.faults.clock_error_s
