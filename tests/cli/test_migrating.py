@@ -81,7 +81,7 @@ def contents(folder):
 def test_dry_run_tries_and_writes_nothing(bills):
     before = contents(bills.folder)
     done = bills("migrate", "v3.py:graph", "--dry-run", "--json")
-    assert done.code == 14
+    assert done.code == 15
     body = done.json
     assert (body["graph"], body["version"], body["is_dry_run"]) == ("bills", 3, True)
     assert [each["fate"] for each in body["runs"]] == ["migrates", "parks", "migrates"]
@@ -90,14 +90,14 @@ def test_dry_run_tries_and_writes_nothing(bills):
     assert contents(bills.folder) == before
     assert before["perdure_runs"], "the comparison looks at something"
     shown = bills("migrate", "v3.py:graph", "--dry-run")
-    assert shown.code == 14
+    assert shown.code == 15
     assert "bills v3: 2 migrates, 1 parks" in shown.out
     assert f"perdure show {bills.ids[13]}" in shown.out
 
 
 def test_what_can_be_moved_is_moved_and_the_rest_left_alone(bills):
     done = bills("migrate", "v3.py:graph")
-    assert done.code == 14
+    assert done.code == 15
     assert "bills v3: 2 migrated, 1 parks" in done.out
     assert done.err.count("moved run") == 2
     shown = bills("show", bills.ids[7], "--json").json
@@ -121,7 +121,7 @@ def test_threads_are_tried_for_their_next_run(bills):
         bills.until(run_id, "succeeded")
     end(worker)
     done = bills("migrate", "v3.py:graph", "--dry-run", "--threads", "--json")
-    assert done.code == 14
+    assert done.code == 15
     assert done.json["runs"] == []
     found = {each["thread"]: each["fate"] for each in done.json["threads"]}
     assert found == {"t7": "migrates", "t13": "parks", "t8": "migrates"}
@@ -153,9 +153,9 @@ def test_no_store_no_graph(cli):
 
 
 def test_a_run_of_a_newer_version_is_left_alone(bills):
-    assert bills("migrate", "v3.py:graph").code == 14
+    assert bills("migrate", "v3.py:graph").code == 15
     done = bills("migrate", "v1.py:graph", "--json")
-    assert done.code == 14
+    assert done.code == 15
     newer = [each for each in done.json["runs"] if each["version"] == 3]
     assert {each["fate"] for each in newer} == {"parks"}
     assert "newer than v1; it is left alone" in newer[0]["reason"]
