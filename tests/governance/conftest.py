@@ -87,7 +87,7 @@ class Tampered:
             run_id,
         )
 
-    def set_frame(self, run_id: str, first_seq: int, **columns: object) -> None:
+    def set_frame(self, run_id: str, first_seq: int, /, **columns: object) -> None:
         names = ", ".join(f"{name} = ?" for name in columns)
         self.run(
             f"UPDATE perdure_frames SET {names} WHERE first_seq = ? AND run_no = "
@@ -106,9 +106,24 @@ class Tampered:
             run_id,
         )
 
+    def drop_rows(self, table: str, run_id: str) -> None:
+        self.run(
+            f"DELETE FROM perdure_{table} WHERE run_no = "
+            "(SELECT run_no FROM perdure_runs WHERE run_id = ?)",
+            run_id,
+        )
+
     def set_run(self, run_id: str, **columns: object) -> None:
         names = ", ".join(f"{name} = ?" for name in columns)
         self.run(f"UPDATE perdure_runs SET {names} WHERE run_id = ?", *columns.values(), run_id)
+
+
+async def _still(run) -> None:
+    while True:
+        status = await run.status()
+        if status.is_final or status == "needs_decision":
+            return
+        await asyncio.sleep(0.01)
 
 
 async def ended(runtime: Runtime, *, thread: str, order_id: str, amount: int = 5):
@@ -116,12 +131,11 @@ async def ended(runtime: Runtime, *, thread: str, order_id: str, amount: int = 5
         graph, {"order_id": order_id, "amount": amount}, thread=thread, key=f"{thread}-{order_id}"
     )
     if amount >= 100:
-        while not (asks := await runtime.asks(run_id=run.id)):
+        while not (asks := await runtime.asks(run_id=run.id)):  # noqa: ASYNC110  # the store tells
             await asyncio.sleep(0.01)
         await runtime.answer(asks[0].id, "yes", by="ada")
     async with asyncio.timeout(15):
-        while not ((status := await run.status()).is_final or status == "needs_decision"):
-            await asyncio.sleep(0.01)
+        await _still(run)
     return run.id
 
 
@@ -136,7 +150,7 @@ async def fill(path: Path) -> dict[str, list[str]]:
         ]
         other = [await ended(runtime, thread="u", order_id="lost")]
         asking = await runtime.start(graph, {"order_id": "w", "amount": 200}, thread="v")
-        while not await runtime.asks(run_id=asking.id):
+        while not await runtime.asks(run_id=asking.id):  # noqa: ASYNC110  # as above
             await asyncio.sleep(0.01)
         return {"t": first, "u": other, "v": [asking.id]}
 

@@ -193,8 +193,8 @@ async def test_tokens_that_go_backwards(store, ids):
     run_id = ids["v"][0]
     prev = bytes(32)
     frames = store.frames(run_id)
-    for index, (seq, _count, token, at_us, body, *_rest) in enumerate(frames):
-        token = 0 if index == len(frames) - 1 else token
+    for index, (seq, _count, was, at_us, body, *_rest) in enumerate(frames):
+        token = 0 if index == len(frames) - 1 else was
         made = chain_hash(prev, run_id, seq, token, split_frame(body), at_us=at_us)
         store.set_frame(run_id, seq, token=token, prev_hash=prev, hash=made)
         prev = made
@@ -219,11 +219,7 @@ async def test_a_missing_run(store, ids, number):
     run_id = ids["t"][number]
     store.drop_frames(run_id, 0)
     for table in ("effects", "asks"):
-        store.run(
-            f"DELETE FROM perdure_{table} WHERE run_no = "
-            "(SELECT run_no FROM perdure_runs WHERE run_id = ?)",
-            run_id,
-        )
+        store.drop_rows(table, run_id)
     store.run("DELETE FROM perdure_runs WHERE run_id = ?", run_id)
     report = await audited(store)
     assert "run_missing" in codes(report)
@@ -236,11 +232,7 @@ async def test_a_missing_run_whose_place_was_closed(store, ids):
     gone = ids["t"][1]
     store.drop_frames(gone, 0)
     for table in ("effects", "asks"):
-        store.run(
-            f"DELETE FROM perdure_{table} WHERE run_no = "
-            "(SELECT run_no FROM perdure_runs WHERE run_id = ?)",
-            gone,
-        )
+        store.drop_rows(table, gone)
     store.run("DELETE FROM perdure_runs WHERE run_id = ?", gone)
     for number, run_id in enumerate(ids["t"][2:], 2):
         store.set_run(run_id, ordinal=number)
@@ -317,7 +309,7 @@ async def test_an_edited_row_of_the_ledger(store, ids, sql, code):
     assert code in codes(report)
     unknown = code.replace("missing", "unknown")
     assert set(codes(report)) <= {code, unknown}
-    assert set(f.run_id for f in report.findings) <= set(which)
+    assert {f.run_id for f in report.findings} <= set(which)
 
 
 async def test_a_decision_that_nobody_made(store, ids):
