@@ -16,6 +16,7 @@ from perdure.codec._journal import (
     record_digests,
     split_frame,
 )
+from perdure.codec._langchain import register_langchain
 from perdure.codec._old_types import OldTypes, unbuilt_types
 from perdure.codec._pages import (
     Paged,
@@ -59,6 +60,7 @@ __all__ = [
     "opened",
     "record_digests",
     "ref_of",
+    "register_langchain",
     "register_type",
     "split_frame",
     "unbuilt_types",

@@ -357,9 +357,39 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     return loaded
 
 
-def decode_cells(cells: dict[str, fold.Cell], decode: Callable[[Raw], Any]) -> dict[str, Any]:
-    """Return the live values of cells."""
-    return {name: fold.decode_cell(cell, decode) for name, cell in cells.items()}
+def decode_cells(
+    cells: dict[str, fold.Cell], decode: Callable[[Raw], Any], row: RunRow, checkpoint: int
+) -> dict[str, Any]:
+    """Return the live values of cells.
+
+    Args:
+        cells: the state.
+        decode: reads one encoded value.
+        row: the run whose state it is, for the error.
+        checkpoint: the checkpoint that it is of, for the error.
+
+    Raises:
+        DecodeFailed, TypeUnknown: names thread, run, checkpoint and channel.
+    """
+    values = {}
+    for name, cell in cells.items():
+        try:
+            values[name] = fold.decode_cell(cell, decode)
+        except DecodeFailed as error:
+            raise at_channel(error, row, checkpoint, name) from error
+    return values
+
+
+def at_channel(error: DecodeFailed, row: RunRow, checkpoint: int, channel: str) -> DecodeFailed:
+    """Return the error with which value could not be read."""
+    return error.located(
+        f"thread {row.thread!r}, checkpoint {checkpoint} (run {row.run_id!r}), field {channel!r}",
+        tenant=row.tenant,
+        thread=row.thread,
+        run_id=row.run_id,
+        checkpoint=checkpoint,
+        channel=channel,
+    )
 
 
 async def load_checkpoint(

@@ -11,7 +11,6 @@ import pytest
 from perdure.codec import chain_hash, encode_frame, encode_record
 from perdure.engine.loading import read_records
 from perdure.errors import DecodeFailed, StoreCorrupt
-from perdure.ids import RunId
 from perdure.model import Append, EffectState, RunRow
 from perdure.model import records as rec
 from perdure.store.api import DURABLE, EffectQuery, RunQuery, Store
@@ -102,18 +101,6 @@ class DamageRules:
         await self.put_body(store, row.run_id, appends[1].first_seq, whole[: len(whole) // 2])
         with pytest.raises((StoreCorrupt, DecodeFailed)):
             await read_records(store, row.run_id)
-
-    async def test_scan_reads_what_is_there(self, store: Store) -> None:
-        """A scan gives whole pages of stored frames in their order, also where one is missing."""
-        row, appends = await _journal(store)
-        frames = await store.read_frames(row.run_id)
-        assert await store.scan_frames(row.run_id, from_seq=1, limit=99) == frames
-        assert await store.scan_frames(row.run_id, from_seq=2, limit=2) == frames[1:3]
-        assert await store.scan_frames(row.run_id, from_seq=99, limit=2) == []
-        assert await store.scan_frames(RunId("r_nobody"), from_seq=1, limit=2) == []
-        await self.lose_frame(store, row.run_id, appends[1].first_seq)
-        left = [frames[0], frames[1], frames[3]]
-        assert await store.scan_frames(row.run_id, from_seq=1, limit=99) == left
 
     async def test_changed_frame_is_an_error(self, store: Store) -> None:
         """A frame that says something else than it did is an error, however well formed."""
