@@ -514,6 +514,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "records",
         "effects",
         "asks",
+        "pages",
         "erased",
         "anchored",
         "unanchored",

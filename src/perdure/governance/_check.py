@@ -22,6 +22,7 @@ from perdure.governance._file import (
     End,
     FrameOf,
     Head,
+    PageOf,
     Reader,
     RunBegins,
     RunEnds,
@@ -33,6 +34,7 @@ from perdure.governance._file import (
     signed_bytes,
 )
 from perdure.governance._keys import fingerprint, is_signature_right
+from perdure.governance._page_check import PageNeeds
 from perdure.governance._report import Finding, Report
 from perdure.governance._run_check import RunCheck
 from perdure.governance._thread_check import ThreadCheck
@@ -224,6 +226,7 @@ class Contents:
         self._run: RunCheck | None = None
         self._row: RunOf | None = None
         self._is_grown = False
+        self._pages = PageNeeds()
 
     def read(self, reader: Reader) -> None:
         """Check every block.
@@ -236,6 +239,7 @@ class Contents:
             ThreadOf: self._take_thread,
             RunBegins: self._take_begin,
             FrameOf: self._take_frame,
+            PageOf: self._take_page,
             RunOf: self._take_row,
             EffectOf: self._take_effect,
             AskOf: self._take_ask,
@@ -261,7 +265,7 @@ class Contents:
         if self._head is None or self._begun is not None:
             return False
         self._close_thread()
-        self._thread = block
+        self._thread, self._pages = block, PageNeeds()
         self._report.threads += 1
         self._lines = ThreadCheck(self._report, block.tenant, block.thread)
         return True
@@ -277,7 +281,7 @@ class Contents:
         if not self._thread.is_whole:
             self._lines = ThreadCheck(self._report, tenant, thread, first_ordinal=block.ordinal)
         self._begun, self._row = block, None
-        self._run = RunCheck(self._report, block.run_id, tenant, thread)
+        self._run = RunCheck(self._report, block.run_id, tenant, thread, self._pages)
         self._is_grown = False
         return True
 
@@ -294,15 +298,23 @@ class Contents:
             prev_hash=block.prev_hash,
             hash=block.hash,
         )
+        self._run.close_pages()
         self._run.frame(frame)
         tip = self._tips.get(frame.run_id)
         if tip is not None and self._run.trusted_seq == tip.last_seq:
             self._is_grown = frame.hash == tip.last_hash
         return True
 
+    def _take_page(self, block: PageOf) -> bool:
+        if self._run is None or self._row is not None or block.name not in self._pages.wanted:
+            return False
+        self._run.page(block.name, block.body)
+        return True
+
     def _take_row(self, block: RunOf) -> bool:
         if self._run is None or self._row is not None:
             return False
+        self._run.close_pages()
         self._row = block
         if block.is_settled:
             self._run.row(block.row)

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from perdure.codec import decode_record, split_frame
 from perdure.engine import Runtime
-from perdure.errors import StoreCorrupt, UsageError
+from perdure.errors import DecodeFailed, StoreCorrupt, UsageError
 from perdure.governance._file import (
     AskOf,
     EffectOf,
     FrameOf,
     Head,
+    PageOf,
     RunBegins,
     RunEnds,
     RunOf,
@@ -29,10 +31,18 @@ from perdure.governance._file import (
     signed_bytes,
 )
 from perdure.governance._keys import SigningKey, fingerprint
-from perdure.governance._verify import found_run, frames_of, is_same, rows_of, threads_of
+from perdure.governance._page_check import PageNeeds
+from perdure.governance._verify import (
+    found_run,
+    frames_of,
+    is_same,
+    pages_of,
+    rows_of,
+    threads_of,
+)
 from perdure.governance.limits import ROWS_MAX, SETTLE_TRIES
 from perdure.ids import RunId, TenantId, ThreadId
-from perdure.model import AskRow, EffectRow, RunRow
+from perdure.model import AskRow, EffectRow, FrameRow, RunRow
 from perdure.store.api import Store
 
 
@@ -179,9 +189,11 @@ class _Exporting:
         self.writer = writer
         self._done = done
         self._on_progress = on_progress
+        self._pages = PageNeeds()
 
     async def thread(self, tenant: TenantId, thread: ThreadId) -> None:
         """Write a thread with all its runs."""
+        self._pages = PageNeeds()
         row = await self.store.read_thread(tenant, thread)
         self.writer.block(ThreadOf(tenant, thread, True, row))  # noqa: FBT003  # is_whole
         self._done.threads += 1
@@ -203,18 +215,7 @@ class _Exporting:
         is_settled = False
         for _try in range(SETTLE_TRIES):
             async for frame in frames_of(self.store, row.run_id, last_seq + 1):
-                self._done.frames += 1
-                self.writer.block(
-                    FrameOf(
-                        frame.first_seq,
-                        frame.count,
-                        frame.token,
-                        frame.at_us,
-                        frame.prev_hash,
-                        frame.hash,
-                        frame.body,
-                    )
-                )
+                await self._frame(row, frame)
                 last_seq, last_hash = frame.first_seq + frame.count - 1, frame.hash
             effects, asks = await rows_of(self.store, row.run_id)
             again = await self.store.read_run(RunId(row.run_id))
@@ -229,6 +230,29 @@ class _Exporting:
         self._done.runs += 1
         self._done.bytes = self.writer.size
         self._on_progress(self._done)
+
+    async def _frame(self, row: RunRow, frame: FrameRow) -> None:
+        """Write a frame, and the pages that it refers to and that the file has not yet."""
+        self._done.frames += 1
+        self.writer.block(
+            FrameOf(
+                frame.first_seq,
+                frame.count,
+                frame.token,
+                frame.at_us,
+                frame.prev_hash,
+                frame.hash,
+                frame.body,
+            )
+        )
+        # What can't be read is exported as it is; the check says so.
+        with suppress(DecodeFailed):
+            for encoded in split_frame(frame.body):
+                self._pages.look_at(decode_record(encoded))
+        async for name, body in pages_of(self.store, row.tenant, self._pages):
+            self.writer.block(PageOf(name, body))
+            self._pages.take(name, body)
+        self._pages.drop()
 
     def _rows(
         self, row: RunRow, effects: list[EffectRow], asks: list[AskRow], *, is_settled: bool

@@ -7,6 +7,7 @@ this order:
     head (1)
     for each thread:    thread (2)
         for each run:   run begins (3), frames (4), run (5), effects (6), asks (7), run ends (8)
+                        after a frame: pages (12) that it refers to, each once for a thread
     end (9)             how many blocks and bytes came before it, and their SHA-256
     signature (10)      of all bytes before it; or unsigned (11)
 
@@ -126,6 +127,13 @@ class Unsigned(Struct, array_like=True, frozen=True, tag=11):
     """Nobody signed it."""
 
 
+class PageOf(Struct, array_like=True, frozen=True, tag=12):
+    """One page of a large value, as the store has it."""
+
+    name: bytes
+    body: bytes
+
+
 Block = (
     Head
     | ThreadOf
@@ -138,6 +146,7 @@ Block = (
     | End
     | Signature
     | Unsigned
+    | PageOf
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -24,6 +24,8 @@ FINDING_CODES = {
     "ask_differs": "an ask's row says something else than the journal",
     "ask_missing": "the journal speaks of an ask that has no row",
     "ask_unknown": "an ask's row of which the journal does not speak",
+    "page_changed": "a page of a large value does not hold what its name says",
+    "page_missing": "a page of a large value is missing",
     "row_unreadable": "a row can't be read",
     "file_changed": "a file's bytes are not those that were exported",
     "signature_wrong": "a file's signature is not that of its bytes, or not of the key given",
@@ -62,6 +64,7 @@ class Report:
 
     Attributes:
         records: journal records whose hashes were recomputed.
+        pages: parts of large values whose hashes were recomputed, each once for a thread.
         erased: those of them whose content was erased, and whose digests were kept.
         anchored: runs that pin the run before them on their thread.
         unanchored: runs that should, and do not: begun before runs did.
@@ -76,6 +79,7 @@ class Report:
     records: int = 0
     effects: int = 0
     asks: int = 0
+    pages: int = 0
     erased: int = 0
     anchored: int = 0
     unanchored: int = 0

@@ -19,6 +19,7 @@ from perdure.codec import (
 )
 from perdure.errors import DecodeFailed
 from perdure.governance._ledger_check import LedgerCheck
+from perdure.governance._page_check import PageNeeds
 from perdure.governance._report import Finding, Report
 from perdure.model import AskRow, EffectRow, FrameRow, RunRow
 from perdure.model import records as rec
@@ -27,8 +28,14 @@ from perdure.model import records as rec
 class RunCheck:
     """What is known of one run while its frames come in."""
 
-    def __init__(self, report: Report, run_id: str, tenant: str, thread: str) -> None:
-        """Expect the frames of a run; what is found goes to the report."""
+    def __init__(
+        self, report: Report, run_id: str, tenant: str, thread: str, pages: PageNeeds
+    ) -> None:
+        """Expect the frames of a run; what is found goes to the report.
+
+        `pages`: what the thread's records need, to be given after each frame.
+        """
+        self.pages = pages
         self.report = report
         self.run_id = run_id
         self.tenant = tenant
@@ -149,7 +156,25 @@ class RunCheck:
                 continue
             self._take(seq, frame, record)
 
+    def page(self, name: bytes, body: bytes) -> None:
+        """Take in a page that the newest frames refer to."""
+        self.report.pages += 1
+        wrong = self.pages.take(name, body)
+        if wrong is not None:
+            what = f"a page of a value up to seq {self.next_seq - 1}: {wrong}"
+            self.find("page_changed", what, self.next_seq - 1)
+
+    def close_pages(self) -> None:
+        """Take in that no more pages come for the frames so far."""
+        for name in self.pages.drop():
+            what = f"page {name.hex()[:16]} of a value up to seq {self.next_seq - 1} is missing"
+            self.find("page_missing", what, self.next_seq - 1)
+
     def _take(self, seq: int, frame: FrameRow, record: rec.Record) -> None:
+        try:
+            self.pages.look_at(record)
+        except DecodeFailed as error:
+            self._distrust("frame_unreadable", str(error), seq, seq)
         self._ledger.apply(seq, record)
         if isinstance(record, rec.RunStarted):
             self._start(seq, record)

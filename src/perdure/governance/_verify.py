@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Callable
 
 from perdure.engine import Runtime
 from perdure.errors import NotFound, StoreCorrupt
+from perdure.governance._page_check import PageNeeds
 from perdure.governance._report import Finding, Report
 from perdure.governance._run_check import RunCheck
 from perdure.governance._thread_check import ThreadCheck
-from perdure.governance.limits import FRAMES_PAGE, ROWS_MAX, RUNS_PAGE, SETTLE_TRIES
+from perdure.governance.limits import FRAMES_PAGE, PAGES_READ, ROWS_MAX, RUNS_PAGE, SETTLE_TRIES
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import AskRow, EffectRow, FrameRow, RunRow
 from perdure.store.api import AskQuery, EffectQuery, RunQuery, Store
@@ -117,6 +118,25 @@ async def frames_of(store: Store, run_id: str, from_seq: int) -> AsyncIterator[F
         from_seq = frames[-1].first_seq + 1
 
 
+async def pages_of(
+    store: Store, tenant: TenantId, needs: PageNeeds
+) -> AsyncIterator[tuple[bytes, bytes]]:
+    """Yield (name, body) of the pages that are wanted, and of those that they lead to.
+
+    Whoever iterates takes each one in before the next; what the store lacks stays wanted.
+    """
+    lacking: dict[bytes, int] = {}
+    while needs.wanted:
+        names = list(needs.wanted)[:PAGES_READ]
+        bodies = await store.read_pages(tenant, names)
+        for name in names:
+            if name in bodies:
+                yield name, bodies[name]
+            else:
+                lacking[name] = needs.wanted.pop(name)
+    needs.wanted = lacking
+
+
 async def rows_of(store: Store, run_id: str) -> tuple[list[EffectRow], list[AskRow]]:
     """Return a run's effects and asks, at most `ROWS_MAX` of each."""
     effects = await store.find_effects(EffectQuery(run_id=RunId(run_id), limit=ROWS_MAX))
@@ -154,9 +174,9 @@ class _Audit:
             finding = Finding(code="row_unreadable", tenant=tenant, thread=thread, what=what)
             self.report.add(finding)
             return
-        check = ThreadCheck(self.report, tenant, thread)
+        check, pages = ThreadCheck(self.report, tenant, thread), PageNeeds()
         for run in runs:
-            settled, of_run = await self._run(run)
+            settled, of_run = await self._run(run, pages)
             check.run(settled, of_run)
             check.base(before, settled, of_run)
             self._on_progress(self.report)
@@ -165,7 +185,8 @@ class _Audit:
     async def run(self, row: RunRow) -> None:
         """Verify a run, and the one before it as far as it was pinned."""
         self.report.threads += 1
-        settled, of_run = await self._run(row)
+        pages = PageNeeds()
+        settled, of_run = await self._run(row, pages)
         anchor, first = of_run.anchor, row.ordinal
         before = None
         if anchor is not None and anchor.after_run:
@@ -177,20 +198,23 @@ class _Audit:
                 first = before.ordinal
         check = ThreadCheck(self.report, row.tenant, row.thread, first_ordinal=first)
         if before is not None:
-            check.run(*await self._run(before))
+            check.run(*await self._run(before, pages))
         check.run(settled, of_run)
         check.base(await self.store.read_thread(row.tenant, row.thread), settled, of_run)
         self._on_progress(self.report)
 
-    async def _run(self, row: RunRow) -> tuple[RunRow, RunCheck]:
+    async def _run(self, row: RunRow, pages: PageNeeds) -> tuple[RunRow, RunCheck]:
         """Verify a run's journal and rows; return its row as it was compared."""
-        check = RunCheck(self.report, row.run_id, row.tenant, row.thread)
+        check = RunCheck(self.report, row.run_id, row.tenant, row.thread, pages)
         effects: list[EffectRow] = []
         asks: list[AskRow] = []
         is_settled = False
         for _try in range(SETTLE_TRIES):
             async for frame in frames_of(self.store, row.run_id, check.next_seq):
                 check.frame(frame)
+                async for name, body in pages_of(self.store, row.tenant, pages):
+                    check.page(name, body)
+                check.close_pages()
             try:
                 effects, asks = await rows_of(self.store, row.run_id)
                 again = await self.store.read_run(row.run_id)

@@ -3,6 +3,9 @@
 FRAMES_PAGE = 16
 """Frames read at once: a frame is what one commit wrote of a run, a few MB at most."""
 
+PAGES_READ = 128
+"""Pages of large values read at once: 4 MB at most."""
+
 RUNS_PAGE = 500
 """Rows of runs listed at once."""
 
