@@ -5,16 +5,29 @@ hashes to its name is what was written. Versions of a value share most of their 
 were seen once in a thread are not asked for again.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from perdure.codec import names_in, opened, ref_of
 from perdure.errors import DecodeFailed
 from perdure.model import records as rec
 
-_FIELDS = ("input", "writes", "folded", "values")
-"""Fields of records that hold values of a state, which may be in pages."""
+
+def _values_in(held: Any) -> Iterator[Raw]:
+    """Yield every stored value in a record, however deep: also of kinds of records to come."""
+    if isinstance(held, Raw):
+        yield held
+    elif isinstance(held, dict):
+        for item in held.values():
+            yield from _values_in(item)
+    elif isinstance(held, list | tuple):
+        for item in held:
+            yield from _values_in(item)
+    elif isinstance(held, Struct):
+        for name in held.__struct_fields__:
+            yield from _values_in(getattr(held, name))
 
 
 class PageNeeds:
@@ -35,16 +48,10 @@ class PageNeeds:
         Raises:
             DecodeFailed: it holds a reference that is none.
         """
-        for name in _FIELDS:
-            held: Any = getattr(record, name, None)
-            if isinstance(held, dict):
-                for item in held.values():
-                    self._look_at_value(item if isinstance(item, Raw) else item[1])
-
-    def _look_at_value(self, raw: Raw) -> None:
-        ref = ref_of(raw)
-        if ref is not None:
-            self._want(ref.hashes, ref.depth)
+        for raw in _values_in(record):
+            ref = ref_of(raw)
+            if ref is not None:
+                self._want(ref.hashes, ref.depth)
 
     def _want(self, hashes: bytes, depth: int) -> None:
         for name in names_in(hashes):

@@ -162,7 +162,6 @@ def test_numbers_of_numpy_are_not_those_of_python():
         (np.zeros(1, dtype=np.dtype("i4", metadata={"a": 1})), "metadata"),
         (np.array(["a"], dtype=np.dtypes.StringDType()), "objects|not the same"),
     ],
-    ids=lambda value: str(value)[:30],
 )
 def test_what_would_not_come_back_is_refused(value, why):
     with pytest.raises(ValueUnserializable, match=why) as caught:
