@@ -17,7 +17,7 @@ from perdure.codec import (
     erase_frame,
     split_frame,
 )
-from perdure.errors import DecodeFailed, PerdureError, RecordErased, TypeUnknown
+from perdure.errors import DecodeFailed, PerdureError, RecordErased, StoreCorrupt, TypeUnknown
 from perdure.model import records as rec
 
 
@@ -260,6 +260,21 @@ async def test_erased_records_are_said_to_be_erased(url):
             with pytest.raises(RecordErased, match="erased on purpose") as caught:
                 await asked
             assert (caught.value.fields["run_id"], caught.value.fields["seq"]) == (run_id, 2)
+
+
+async def test_a_missing_page_is_named_by_its_place(url):
+    run_id = await written(url, {"label": "".join(map(str, range(9000)))})
+    db = apsw.Connection(url.removeprefix("sqlite:///"))
+    db.execute("DELETE FROM perdure_pages")
+    db.close()
+    async with Runtime.open(url, graphs=[flow(Typed, make)], worker=False) as runtime:
+        with pytest.raises(StoreCorrupt, match="field 'label'") as caught:
+            await runtime.state("t")
+        found = caught.value.fields
+        assert (found["thread"], found["run_id"], found["checkpoint"]) == ("t", run_id, 1)
+        with pytest.raises(StoreCorrupt) as caught:
+            await runtime.events(run_id)
+        assert (caught.value.fields["run_id"], caught.value.fields["seq"]) == (run_id, 1)
 
 
 def test_a_located_error_keeps_its_class_notes_and_first_fields():

@@ -12,7 +12,7 @@ from perdure.engine.environment import Environment
 from perdure.engine.loading import read_records
 from perdure.engine.paging import inline_record
 from perdure.engine.waits import as_datetime
-from perdure.errors import DecodeFailed, NotFound
+from perdure.errors import DecodeFailed, NotFound, StoreCorrupt
 from perdure.ids import RunId
 from perdure.model import records as rec
 
@@ -131,7 +131,10 @@ async def read_events(engine: Environment, run_id: str, after: int = 0) -> list[
         whole = record
         if row is not None:
             place = f"run {run_id!r}, seq {seq}"
-            whole = await inline_record(engine.store, row.tenant, place, record)
+            try:
+                whole = await inline_record(engine.store, row.tenant, place, record)
+            except StoreCorrupt as error:
+                raise error.located(run_id=run_id, seq=seq, tenant=row.tenant) from error
         events.append(event_at(run_id, seq, frame.token, whole))
     return events
 

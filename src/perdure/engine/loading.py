@@ -346,7 +346,11 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     loaded.line = (line.graph, line.version)
     loaded.tip = line.tip
     fold.settle_sandbox(loaded.state)
-    loaded.stored = await inline_state(store, row.tenant, loaded.state)
+    try:
+        loaded.stored = await inline_state(store, row.tenant, loaded.state)
+    except StoreCorrupt as error:
+        where = {"tenant": row.tenant, "thread": row.thread, "run_id": row.run_id}
+        raise error.located(**where, checkpoint=loaded.state.checkpoint) from error
     if loaded.state.last_seq != row.last_seq:
         await _check_held(store, row)
         msg = (
@@ -428,7 +432,16 @@ async def load_checkpoint(
 
 async def _inlined(store: Store, at: At) -> At:
     place = f"thread {at.run.thread!r}, checkpoint {at.checkpoint}"
-    await inline_cells(store, at.run.tenant, place, at.cells)
+    try:
+        await inline_cells(store, at.run.tenant, place, at.cells)
+    except StoreCorrupt as error:
+        row = at.run
+        raise error.located(
+            tenant=row.tenant,
+            thread=row.thread,
+            run_id=row.run_id,
+            checkpoint=at.checkpoint,
+        ) from error
     return at
 
 

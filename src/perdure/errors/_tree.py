@@ -36,12 +36,14 @@ class PerdureError(Exception):
             found, str(value.get("message")), fields if isinstance(fields, dict) else {}
         )
 
-    def located(self, place: str, /, **fields: object) -> Self:
+    def located(self, place: str = "", /, **fields: object) -> Self:
         """Return the same error with the place where it arose: in its text, and in its fields.
 
-        Fields that it has already stay as they are: who raised it knew best.
+        No place: the text says it already. Fields that it has already stay as they are: who raised
+        it knew best.
         """
-        located = type(self)(f"{place}: {self}", **{**fields, **self.fields})
+        text = f"{place}: {self}" if place else str(self)
+        located = type(self)(text, **{**fields, **self.fields})
         located.__notes__ = list(getattr(self, "__notes__", ()))
         return located
 
