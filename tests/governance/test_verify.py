@@ -41,7 +41,7 @@ async def test_a_store_that_nobody_touched_is_sound(store, ids):
 async def test_one_thread_one_run_one_tenant(store, ids):
     assert (await audited(store, thread="t")).runs == 4
     report = await audited(store, run_id=ids["t"][2])
-    assert (report.is_sound, report.runs, report.anchored) == (True, 2, 2)
+    assert (report.is_sound, report.runs, report.anchored) == (True, 2, 1)
     assert (await audited(store, tenant="default")).runs == 6
     assert (await audited(store, tenant="other")).runs == 0
     with pytest.raises(NotFound):
@@ -154,6 +154,14 @@ async def test_an_edited_column_of_a_frame(store, ids, column, value):
     report = await audited(store, thread="t")
     assert wheres(report, run_id)[0][1] == seq
     assert codes(report)[0] in {"chain_broken", "frame_changed", "frame_count"}
+
+
+async def test_an_edited_count_says_nothing_of_the_frames_after_it(store, ids):
+    run_id = ids["t"][0]
+    seq, count, *_rest = frame_at(store, run_id, 1)
+    store.set_frame(run_id, seq, count=count + 7)
+    report = await audited(store, thread="t")
+    assert [(f.code, f.first_seq) for f in report.findings] == [("frame_count", seq)]
 
 
 @pytest.mark.parametrize("shift_us", [-1, 1, 10**9])

@@ -14,8 +14,9 @@ this order:
 Nothing follows. A frame is as the store has it, so that its hash can be made again; a row is a
 msgpack map of its fields. Kinds and fields are only ever added in a new format.
 
-Invariants of reading: no more memory is taken than the file is long, and no more than the largest
-block; whatever is wrong is an `ExportInvalid` that names the offset.
+Invariants of reading: a block takes no more memory than the file is long (and, where a frame in it
+is compressed, than the codec lets a frame grow: 1 GB); whatever is wrong is an `ExportInvalid` that
+names the offset.
 """
 
 import io

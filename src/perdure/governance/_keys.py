@@ -181,8 +181,8 @@ def _cryptography() -> tuple[Any, Any]:
     except ImportError as error:
         msg = (
             "signing and checking signatures needs the extra 'encryption': pip install "
-            "'perdure[encryption]'. Without it exports are made unsigned, and checked without "
-            "their signature"
+            "'perdure[encryption]'. Verifying a store needs it not, nor do exports without a "
+            "signature"
         )
         raise KeyUnusable(msg) from error
     return ed25519, serialization

@@ -66,7 +66,7 @@ class Report:
         records: journal records whose hashes were recomputed.
         pages: parts of large values whose hashes were recomputed, each once for a thread.
         erased: those of them whose content was erased, and whose digests were kept.
-        anchored: runs that pin the run before them on their thread.
+        anchored: runs before which the run stands that they pinned, as they pinned it.
         unanchored: runs that should, and do not: begun before runs did.
         untimed: frames whose time no hash covers: written before it did.
         unsettled: runs that were written to all the time, so that their rows were not compared.

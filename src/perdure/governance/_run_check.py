@@ -97,22 +97,27 @@ class RunCheck:
             )
         else:
             self.report.records += len(digests)
-            self._chain(frame, digests)
+            if self._chain(frame, digests):  # then it holds what it says, whatever its count says
+                last_seq = frame.first_seq + len(digests) - 1
             self._records(frame, len(digests))
-            last_seq = max(last_seq, frame.first_seq + len(digests) - 1)
         if self._is_trusted:
             self.trusted_seq = last_seq
         self.next_seq = max(self.next_seq, last_seq + 1)
         self.tip_hash = frame.hash
         self._token = max(self._token, frame.token)
 
-    def _chain(self, frame: FrameRow, digests: list[bytes]) -> None:
-        """Check a frame against its hash and against what came before it."""
+    def _chain(self, frame: FrameRow, digests: list[bytes]) -> bool:
+        """Check a frame against its hash and against what came before it.
+
+        Returns:
+            Whether its hash is right.
+        """
         first, last = frame.first_seq, frame.first_seq + frame.count - 1
         if len(digests) != frame.count:
             what = f"says that it holds {frame.count} records, and holds {len(digests)}"
             self._distrust("frame_count", f"the frame at seq {first} {what}", first, last)
-        if not is_hash_right(frame, digests):
+        is_right = is_hash_right(frame, digests)
+        if not is_right:
             self._distrust("frame_changed", self._how_changed(frame, digests), first, last)
         elif not is_time_hashed(frame, digests):
             self.report.untimed += 1
@@ -128,6 +133,7 @@ class RunCheck:
         if frame.token < self._token:
             what = f"token {frame.token} at seq {first} comes after token {self._token}"
             self._distrust("token_backwards", what, first, last)
+        return is_right
 
     def _how_changed(self, frame: FrameRow, digests: list[bytes]) -> str:
         """Say what of a frame was changed, where putting one column right makes the hash right."""

@@ -64,7 +64,6 @@ class ThreadCheck:
         if anchor is None:
             self._report.unanchored += check.is_taken and row.ordinal > 1
             return
-        self._report.anchored += row.ordinal > 1
         before = self._before
         if before is None or anchor.after_run == "":
             return
@@ -81,6 +80,8 @@ class ThreadCheck:
                 "all its records may have been made anew"
             )
             before.find("anchor_wrong", what, 1, anchor.after_seq)
+        else:
+            self._report.anchored += 1
 
     def _missing(self, first: int, last: int) -> None:
         which = f"run {first} is" if first == last else f"runs {first} to {last} are"
