@@ -192,7 +192,7 @@ class RunCheck:
             self.ended = record
         elif isinstance(record, rec.VersionMoved):
             self.version = record.to_version
-        elif isinstance(record, rec.StateSnapshot):
+        elif isinstance(record, rec.StateSnapshot | rec.StateCopied):
             self.copies.add(seq)
 
     def _start(self, seq: int, record: rec.RunStarted) -> None:
