@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.cli import _shapes as shapes
+from perdure.cli import _audit_shapes as shapes
 from perdure.cli._options import AnyTenant, AsJson, StoreUrl, await_
 from perdure.cli._output import Progress, note, print_json, say, table
 from perdure.cli._store import DEFAULT_URL, existing
