@@ -2,6 +2,8 @@
 
 Every frame's chain hash is checked on the way: what was read is what was written, or
 `StoreCorrupt`.
+
+Size: every way to read a journal: its frames, its records, a run, a thread, a checkpoint.
 """
 
 from collections.abc import Callable, Mapping, Sequence
