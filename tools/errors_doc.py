@@ -51,6 +51,10 @@ NEXT: dict[type[PerdureError], str] = {
         "inside the node."
     ),
     errors.SettingInvalid: "Give the option a value in the range that is named.",
+    errors.KeyUnusable: (
+        "Name a key that `perdure audit keygen` made; a private key's file is for its owner alone "
+        "(`chmod 600`)."
+    ),
     errors.NotFound: "Copy the whole id from `perdure ps --all`, `approve` or `show RUN_ID`.",
     errors.Conflict: "Read what is stored (`perdure show RUN_ID`) before you decide again.",
     errors.StartKeyReused: "Use a new key, or repeat the start with the first graph and input.",
@@ -113,6 +117,14 @@ NEXT: dict[type[PerdureError], str] = {
     errors.StoreCorrupt: "Run `perdure doctor`, keep a copy, and restore from a backup.",
     errors.DecodeFailed: "Bring back the code that wrote the value; the data is left as it is.",
     errors.TypeUnknown: "Import or register the type that is named in this process.",
+    errors.RecordErased: (
+        "Nothing brings erased records back. `perdure audit verify` shows that nothing else was "
+        "changed; read from a copy that was exported before, if there is one."
+    ),
+    errors.ExportInvalid: (
+        "Copy the file again from where it was made, and compare its size; `perdure audit export` "
+        "makes another."
+    ),
     errors.InvariantBroken: "Stop, keep the store as it is, and report the message with its trace.",
 }
 """What to do next, one sentence for each class."""

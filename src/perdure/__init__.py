@@ -4,7 +4,7 @@ This module is the facade: what is listed in `__all__` is public, everything els
 imports no driver and starts nothing.
 """
 
-from perdure.codec import register_type
+from perdure.codec import register_langchain, register_type
 from perdure.core.plan import END, START, Goto, Send
 from perdure.core.retry import Retry
 from perdure.engine import (
@@ -118,6 +118,7 @@ __all__ = [
     "append",
     "effect",
     "merge",
+    "register_langchain",
     "register_type",
     "replace",
 ]

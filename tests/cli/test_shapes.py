@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.cli.conftest import FLOWS, end
@@ -59,6 +60,23 @@ def travelled(cli):
     return found
 
 
+def audits(cli):
+    """Return what the commands of the audit say; of what is wrong, too."""
+    cli("audit", "keygen", "-o", "k")
+    export = cli("audit", "export", "--all", "-o", "x", "--key", "k", "--json").json
+    db = apsw.Connection(str(cli.folder / "perdure.db"))
+    db.execute("UPDATE perdure_frames SET at_us = at_us + 1 WHERE first_seq = 1")
+    found = cli("audit", "verify", "--thread", "t", "--json").json
+    db.execute("UPDATE perdure_frames SET at_us = at_us - 1 WHERE first_seq = 1")
+    db.close()
+    return {
+        "audit keygen": cli("audit", "keygen", "-o", "k2", "--json").json,
+        "audit export": export,
+        "audit verify": found,
+        "audit check": cli("audit", "check", "x", "--since", "x", "--json").json,
+    }
+
+
 def shape(value, name=""):
     """Return the keys of JSON-like data; a list is its first item."""
     if name in FREE or (name == "schema" and not isinstance(value, int)):
@@ -105,6 +123,7 @@ def shapes(cli):
     }
     for name, arguments in ORDERS.items():
         found[name] = cli(*name.split(), *arguments, "--json").json
+    found |= audits(cli)
     answer = ["--value", '{"granted": true, "limit": 1}', "--by", "ada", "--json"]
     found["approve"] = cli("approve", ask_id, *answer).json
     end(other)

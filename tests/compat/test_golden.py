@@ -12,6 +12,7 @@ from perdure import Runtime
 from perdure.codec import FRAME_FORMAT, decode_record, describe, encode_record, split_frame
 from perdure.codec._scalars import BACK
 from perdure.engine.events import EVENT_KINDS
+from perdure.governance import verify
 from tools import golden, golden_journal
 
 FOLDERS = sorted(path for path in golden.GOLDEN.iterdir() if path.is_dir())
@@ -145,6 +146,15 @@ async def test_a_store_is_read(url, types):
         assert {"effect_intended", "effect_confirmed", "answered", "child_ended"} <= set(kinds)
         assert len(await runtime.effects(None, run_id=run.run_id)) == 2
         assert await runtime.engine.store.check() == []
+
+
+async def test_a_store_verifies(url):
+    """Its frames were hashed without their time, and its runs pin nothing: said, not found."""
+    async with Runtime.open(url, worker=False) as runtime:
+        report = await verify(runtime)
+    assert report.findings == []
+    assert report.untimed == report.frames > 0
+    assert report.effects > 0
 
 
 async def test_a_store_is_shown_without_the_types(url):

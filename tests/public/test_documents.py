@@ -5,10 +5,12 @@ import os
 import re
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from perdure import Runtime
 from perdure.core.migration import chain_of, fitted, node_after, upgraded
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +53,15 @@ def test_the_program_of_the_readme_runs(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["README.md", "docs/guide.md", "docs/simulator.md", "docs/time-travel.md", "docs/versions.md"],
+    [
+        "README.md",
+        "docs/guide.md",
+        "docs/simulator.md",
+        "docs/time-travel.md",
+        "docs/audit.md",
+        "docs/types.md",
+        "docs/versions.md",
+    ],
 )
 def test_python_in_documents_is_python(name):
     for block in blocks(name):
@@ -102,3 +112,15 @@ def test_the_scenario_of_the_simulator_page_runs(tmp_path):
     done = python(tmp_path, "payments.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("did invoice 7") == 3
+
+
+async def test_the_graph_of_the_page_of_types_runs():
+    [program] = blocks("docs/types.md")
+    from_page: dict = {"__name__": "types"}
+    exec(compile(program, "types.md", "exec"), from_page)  # noqa: S102  # our own document
+    async with Runtime.open("memory://", graphs=[from_page["graph"]]) as runtime:
+        state = await (await runtime.start("quotes", {}, thread="t")).result(timeout=10)
+        again = await runtime.state("t")
+    assert again.price == state.price == from_page["Price"](Decimal("40.00"), "EUR")
+    assert (again.until, str(again.until.tzinfo)) == (state.until, "Europe/Paris")
+    assert [type(each) for each in again.seen] == [set, tuple, int, float, bytes]

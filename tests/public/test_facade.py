@@ -10,7 +10,19 @@ from tools import exports
 
 ROOT = Path(__file__).resolve().parents[2]
 
-DRIVERS = ("aiosqlite", "apsw", "boto3", "httpx", "psycopg", "pydantic", "redis", "rich", "typer")
+DRIVERS = (
+    "aiosqlite",
+    "apsw",
+    "boto3",
+    "cryptography",
+    "httpx",
+    "numpy",
+    "psycopg",
+    "pydantic",
+    "redis",
+    "rich",
+    "typer",
+)
 
 LOADED = f"""
 import sys

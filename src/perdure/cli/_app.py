@@ -12,6 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from perdure.cli import (
+    _auditing,
     _checking,
     _deciding,
     _executing,
@@ -56,6 +57,15 @@ COMMANDS: dict[Callable[..., None], str] = {
 """Every command with what the list of commands says about it."""
 
 GROUPS: dict[str, tuple[str, dict[Callable[..., None], str]]] = {
+    "audit": (
+        "Prove what happened: verify, export, check.",
+        {
+            _auditing.audit_verify: "Verify every hash and row of the store.",
+            _auditing.audit_export: "Write a file that proves it elsewhere.",
+            _auditing.audit_check: "Check such a file, without the store.",
+            _auditing.audit_keygen: "Make a key pair to sign exports with.",
+        },
+    ),
     "limit": (
         "Limits that all workers obey together.",
         {

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from perdure.cli._text import clean, clean_lines
 from perdure.errors import PerdureError, entry_of
@@ -25,6 +25,28 @@ def say(text: str = "") -> None:
 def note(text: str) -> None:
     """Print a line about progress to stderr, so that stdout stays what was asked for."""
     print(clean_lines(text), file=sys.stderr, flush=True)
+
+
+class Progress:
+    """One line on stderr that is written over again and again; nothing where nobody looks."""
+
+    def __init__(self) -> None:
+        """Look whether stderr is a terminal."""
+        self._is_shown = sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def tell(self, text: str) -> None:
+        """Show how far it is."""
+        if self._is_shown:
+            print(f"\r\x1b[K{clean_lines(text)}", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_error: object) -> None:
+        """Clear the line."""
+        if self._is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def print_json(body: dict[str, Any]) -> None:

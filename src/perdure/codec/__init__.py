@@ -1,15 +1,22 @@
 """Bytes to values and back: values, records, frames, the hash chain. Pure."""
 
+from perdure.codec._erased import digests_of, erase_frame, is_erased
 from perdure.codec._journal import (
+    ERASED_FORMAT,
     FRAME_FORMAT,
     NO_HASH,
     PACKED_FORMAT,
     chain_hash,
+    chain_hash_of,
     decode_record,
     encode_frame,
     encode_record,
+    is_hash_right,
+    is_time_hashed,
+    record_digests,
     split_frame,
 )
+from perdure.codec._langchain import register_langchain
 from perdure.codec._old_types import OldTypes, unbuilt_types
 from perdure.codec._pages import (
     Paged,
@@ -25,6 +32,7 @@ from perdure.codec._registry import TypeRegistry, default_name, register_type
 from perdure.codec._values import ValueCodec, describe
 
 __all__ = [
+    "ERASED_FORMAT",
     "FRAME_FORMAT",
     "NO_HASH",
     "PACKED_FORMAT",
@@ -35,16 +43,24 @@ __all__ = [
     "TypeRegistry",
     "ValueCodec",
     "chain_hash",
+    "chain_hash_of",
     "decode_record",
     "default_name",
     "describe",
+    "digests_of",
     "encode_frame",
     "encode_record",
+    "erase_frame",
+    "is_erased",
+    "is_hash_right",
     "is_large",
+    "is_time_hashed",
     "joined",
     "names_in",
     "opened",
+    "record_digests",
     "ref_of",
+    "register_langchain",
     "register_type",
     "split_frame",
     "unbuilt_types",

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.codec._arrays import ARRAY_BACK, ARRAY_SHOW, array_wire
 from perdure.codec._pages import PAGED_EXT
 from perdure.codec._registry import TypeRegistry
 from perdure.codec._scalars import (
@@ -33,6 +34,9 @@ from perdure.errors import DecodeFailed, PerdureError, ValueUnserializable
 _EXT = 1
 _PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 _INT64 = range(-(2**63), 2**64)
+
+_BACK = {**BACK, **ARRAY_BACK}
+_SHOW = {**SHOW, **ARRAY_SHOW}
 
 _encoder = msgspec.msgpack.Encoder()
 _sorting_encoder = msgspec.msgpack.Encoder(order="sorted")
@@ -129,8 +133,7 @@ class _Wirer:
         try:
             return self._ext(*scalar(value))
         except NoExactForm as error:
-            msg = f"{path} can't be stored: {error}. Nothing was written."
-            raise ValueUnserializable(msg, place=str(path)) from None
+            raise _inexact(path, error) from None
 
     def _items(self, value: Any, path: _Path, depth: int) -> list[Any]:
         plain = self._plain
@@ -168,6 +171,9 @@ class _Wirer:
         if kind is set or kind is frozenset:
             items = self._items(value, path, depth)
             return self._ext(kind.__name__, sorted(items, key=self._encode))
+        array = array_wire(kind)
+        if array is not None:
+            return self._array(array, value, path)
         name = self._registry.name_of(kind)
         if name is None:
             raise _refusal(value, path)
@@ -176,6 +182,12 @@ class _Wirer:
         if isinstance(value, Enum):
             return self._ext("enum", [name, value.name])
         return self._object(name, value, path, depth)
+
+    def _array(self, array: Callable[[Any, bool], Any], value: Any, path: _Path) -> Any:
+        try:
+            return self._ext(*array(value, self._is_canonical))
+        except NoExactForm as error:
+            raise _inexact(path, error) from None
 
     def _object(self, name: str, value: Any, path: _Path, depth: int) -> Any:
         form = self._registry.form_of(type(value))
@@ -190,6 +202,11 @@ class _Wirer:
 def _is_odd(texts: Any) -> bool:
     """Return whether a text has lone surrogates."""
     return any("\ud800" <= char <= "\udfff" for text in texts for char in text)
+
+
+def _inexact(path: _Path, error: NoExactForm) -> ValueUnserializable:
+    msg = f"{path} can't be stored: {error}. Nothing was written."
+    return ValueUnserializable(msg, place=str(path))
 
 
 def _refusal(value: Any, path: _Path) -> ValueUnserializable:
@@ -277,10 +294,10 @@ class ValueCodec:
         if tag == "flag":
             name, bits = _checked(tag, payload, list)
             return self._registry.flags(name, bits)
-        if tag not in BACK:
+        if tag not in _BACK:
             msg = f"value tag {tag!r} is unknown here; was it written by a newer Perdure?"
             raise DecodeFailed(msg)
-        kind, back = BACK[tag]
+        kind, back = _BACK[tag]
         return back(_checked(tag, payload, kind))
 
 
@@ -351,10 +368,10 @@ def _describe_ext(code: int, data: memoryview) -> Any:
     if tag == "flag":
         name, bits = _checked(tag, payload, list)
         return f"{name}({bits})"
-    show: Callable[[Any], Any] | None = SHOW.get(tag)
+    show: Callable[[Any], Any] | None = _SHOW.get(tag)
     if show is None:
         return payload
-    return show(_checked(tag, payload, BACK[tag][0]))
+    return show(_checked(tag, payload, _BACK[tag][0]))
 
 
 _describer = msgspec.msgpack.Decoder(ext_hook=_describe_ext)

@@ -42,3 +42,9 @@ PAGE_LISTS_MIN = 6 * 1024
 
 PAGE_DEPTH_MAX = 4
 """Most levels of such lists: enough for the largest value."""
+
+ARRAY_DIMENSIONS_MAX = 64
+"""Most dimensions of an array: as many as NumPy has."""
+
+TYPE_DEPTH_MAX = 16
+"""Deepest nesting of an array's structured type."""

@@ -123,6 +123,7 @@ class RunState(Struct):
     cancel: rec.CancelRequested | None = None
     ended: rec.RunEnded | None = None
     is_input_whole: bool = False
+    is_anchored: bool = False
 
     @property
     def root(self) -> Scope:
@@ -193,7 +194,8 @@ def _nothing(_state: RunState, _record: Any) -> None:
     """Facts for the audit trail that a holder need not know."""
 
 
-def _lease_taken(state: RunState, _record: rec.LeaseTaken) -> None:
+def _lease_taken(state: RunState, record: rec.LeaseTaken) -> None:
+    state.is_anchored = state.is_anchored or record.ordinal > 0
     settle_sandbox(state)  # as this holder did when it loaded, so that every later load agrees
 
 

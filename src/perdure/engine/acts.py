@@ -125,7 +125,14 @@ class Act:
     def result(self) -> Any:
         """Return the recorded result."""
         encoded = self.call.result if self.call is not None else None
-        return self.run.engine.codec.decode(encoded or rec.NIL)
+        return self.decoded(encoded or rec.NIL)
+
+    def decoded(self, encoded: Any) -> Any:
+        """Return a stored result of this effect; an error says of which."""
+        place = f"result of effect {self.effect.name!r} ({self.effect_id})"
+        return self.run.engine.decode_in(
+            encoded, self.run.row, place, effect=self.effect.name, effect_id=self.effect_id
+        )
 
     @cached_property
     def request_wire(self) -> bytes:

@@ -261,7 +261,7 @@ async def _state_at(engine: Environment, point: Point) -> Moment:
     found = await load_checkpoint(engine.store, row.tenant, row.thread, point.checkpoint)
     return Moment(
         place=place,
-        state=plain_values(found.cells),
+        state=plain_values(found.cells, found.run, found.checkpoint),
         next=tuple(spec.node for spec in found.next),
         snapshot=found.snapshot,
     )

@@ -125,9 +125,14 @@ async def _dispatch(
 
 
 def _request_of(run: CompensatingRun, row: EffectRow) -> tuple[Request, Any]:
-    codec = run.engine.codec
-    args, kwargs = codec.decode(row.request_wire)
-    return Request(args=tuple(args), kwargs=kwargs), codec.decode(row.result_wire or b"\xc0")
+    place = f"request of effect {row.name!r} ({row.effect_id})"
+    args, kwargs = run.engine.decode_in(
+        row.request_wire, run.row, place, effect=row.name, effect_id=row.effect_id
+    )
+    result = run.engine.decode_in(
+        row.result_wire or b"\xc0", run.row, f"result of effect {row.name!r} ({row.effect_id})"
+    )
+    return Request(args=tuple(args), kwargs=kwargs), result
 
 
 async def _after(

@@ -9,6 +9,7 @@ about.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Raw
@@ -26,12 +27,13 @@ from perdure.engine.limits import (
     WHOLE_COPY_SHARE,
     YIELD_STEPS,
 )
-from perdure.engine.loading import Loaded, Mark
+from perdure.engine.loading import Loaded, Mark, at_channel
 from perdure.engine.os_threads import call_in_os_thread, without_exit
 from perdure.engine.paging import Filed, Pagers, is_whole
 from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
 from perdure.engine.starting import folded_defaults
 from perdure.errors import (
+    DecodeFailed,
     GraphInvalid,
     NodeTimedOut,
     ReplayDiverged,
@@ -71,7 +73,9 @@ class GraphDriver:
         """
         root = self._run.state.root
         is_replaced = self._run.state.is_input_whole
-        root.values = {} if is_replaced else self.engine.decode_cells(root.cells)
+        row, checkpoint = self._run.row, self._run.state.checkpoint
+        cells = {} if is_replaced else root.cells
+        root.values = self.engine.decode_cells(cells, row, checkpoint)
         self._whole_bytes += sum(
             len(memoryview(cell.pieces[0]))
             for name, cell in root.cells.items()
@@ -89,8 +93,7 @@ class GraphDriver:
         if started is None or root.values is None:
             msg = f"run {self._run.row.run_id!r} has no start record"
             raise GraphInvalid(msg)
-        decode = self.engine.codec.decode
-        given = {name: (op, decode(raw)) for name, (op, raw) in started.input.items()}
+        given = {name: (op, self._value(name, raw)) for name, (op, raw) in started.input.items()}
         before = {} if fold.is_rollback(started) else root.values
         values, folded = merge(plan, before, [("input", given)])
         filed = Filed(self._pagers, root.path)
@@ -272,10 +275,7 @@ class GraphDriver:
         self, scope: fold.Scope, plan: GraphPlan, node: NodePlan, task: fold.Task, context: Context
     ) -> Any:
         values = scope.values or {}
-        if task.spec.is_sent:
-            argument = self.engine.codec.decode(task.spec.argument)
-        else:
-            argument = plan.build_state(values)
+        argument = self._argument(task) if task.spec.is_sent else plan.build_state(values)
         sizes = [
             (name, value, len(value)) for name, value in values.items() if type(value) in _SIZED
         ]
@@ -483,8 +483,22 @@ class GraphDriver:
         if task.outcome is None:
             msg = f"run {self._run.row.run_id!r}: step ended without an outcome of {task.path!r}"
             raise GraphInvalid(msg)
-        decode = self.engine.codec.decode
-        return {name: (op, decode(raw)) for name, (op, raw) in task.outcome.writes.items()}
+        writes = task.outcome.writes.items()
+        return {name: (op, self._value(name, raw)) for name, (op, raw) in writes}
+
+    def _value(self, channel: str, encoded: Raw) -> Any:
+        """Return a value of a field; an error says of which."""
+        try:
+            return self.engine.codec.decode(encoded)
+        except DecodeFailed as error:
+            row, checkpoint = self._run.row, self._run.state.checkpoint
+            raise at_channel(error, row, checkpoint, channel) from error
+
+    def _argument(self, task: fold.Task) -> Any:
+        """Return the argument that a fan-out sent to a node."""
+        return self.engine.decode_in(
+            task.spec.argument, self._run.row, f"argument of node {task.path!r}", node=task.path
+        )
 
     def _encode_fields(
         self, plan: GraphPlan, values: Mapping[str, Any], names: set[str], filed: Filed
@@ -587,22 +601,21 @@ class GraphDriver:
         self, outer: fold.Scope, plan: GraphPlan, task: fold.Task
     ) -> dict[str, Any]:
         if task.spec.is_sent:
-            given = self.engine.codec.decode(task.spec.argument)
+            given = self._argument(task)
             return plan.read_input(given, True)  # noqa: FBT003  # the plan's form: is_first
         values = outer.values or {}
         return {name: values[name] for name in plan.channels if name in values}
 
     def _restore_scope(self, scope: fold.Scope, given: Mapping[str, Any]) -> None:
         """Turn the loaded pieces of an inner scope into live values, on top of what was given."""
-        decode = self.engine.codec.decode
         values = dict(given)
         for name, cell in scope.cells.items():
-            value = fold.decode_cell(cell, decode)
+            value = fold.decode_cell(cell, partial(self._value, name))
             appends = cell.op == WriteOp.APPEND and name in given
             values[name] = [*given[name], *value] if appends else value
         scope.values = values
         scope.cells = {}
-        scope.writes = [(name, op, decode(raw)) for name, op, raw in scope.writes]
+        scope.writes = [(name, op, self._value(name, raw)) for name, op, raw in scope.writes]
 
     def _subgraph_update(self, outer: fold.Scope, scope: fold.Scope) -> dict[str, tuple[str, Any]]:
         """Return what the subgraph's nodes wrote to fields that the outer graph has, in order."""

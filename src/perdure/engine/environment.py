@@ -23,7 +23,7 @@ from perdure.engine.loading import decode_cells, load_checkpoint
 from perdure.engine.lookout import Lookout
 from perdure.engine.patient_store import PatientStore, patient
 from perdure.engine.queue import CommitQueue, StartQueue
-from perdure.errors import GraphInvalid, NotFound, PerdureError, UsageError
+from perdure.errors import DecodeFailed, GraphInvalid, NotFound, PerdureError, UsageError
 from perdure.graph import Effect, Graph, function_graph, graph_defined, graphs_defined
 from perdure.ids import RunId
 from perdure.model import Failure, RunRow, RunStatus
@@ -252,9 +252,30 @@ class Environment:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def decode_cells(self, cells: dict[str, fold.Cell]) -> dict[str, Any]:
-        """Return the live values of cells."""
-        return decode_cells(cells, self.codec.decode)
+    def decode_cells(
+        self, cells: dict[str, fold.Cell], row: RunRow, checkpoint: int
+    ) -> dict[str, Any]:
+        """Return the live values of cells; see `loading.decode_cells`."""
+        return decode_cells(cells, self.codec.decode, row, checkpoint)
+
+    def decode_in(self, encoded: Any, row: RunRow, place: str, **where: object) -> Any:
+        """Return a value of a run that is no field of its state.
+
+        Args:
+            encoded: the value.
+            row: whose it is, for the error.
+            place: what it is, for the error.
+            where: ids, for the fields of the error.
+
+        Raises:
+            DecodeFailed, TypeUnknown: names run, thread and place.
+        """
+        try:
+            return self.codec.decode(encoded)
+        except DecodeFailed as error:
+            text = f"run {row.run_id!r} of thread {row.thread!r}, {place}"
+            ids = {"run_id": row.run_id, "thread": row.thread, "tenant": row.tenant}
+            raise error.located(text, **ids, **where) from error
 
     async def values_of(self, run_id: str) -> tuple[dict[str, Any], RunRow]:
         """Return the state that a run ended (or stands) with, and its row; {}: nothing committed.
@@ -269,7 +290,7 @@ class Environment:
         if row.checkpoint <= row.base_checkpoint:
             return {}, row
         at = await load_checkpoint(self.store, row.tenant, row.thread, row.checkpoint)
-        return self.decode_cells(at.cells), row
+        return self.decode_cells(at.cells, at.run, at.checkpoint), row
 
 
 def input_digest(graph: str, version: int, canonical: bytes) -> str:

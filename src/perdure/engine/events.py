@@ -12,7 +12,7 @@ from perdure.engine.environment import Environment
 from perdure.engine.loading import read_records
 from perdure.engine.paging import inline_record
 from perdure.engine.waits import as_datetime
-from perdure.errors import NotFound
+from perdure.errors import DecodeFailed, NotFound, StoreCorrupt
 from perdure.ids import RunId
 from perdure.model import records as rec
 
@@ -131,9 +131,25 @@ async def read_events(engine: Environment, run_id: str, after: int = 0) -> list[
         whole = record
         if row is not None:
             place = f"run {run_id!r}, seq {seq}"
-            whole = await inline_record(engine.store, row.tenant, place, record)
-        events.append(event_of(seq, frame.token, whole))
+            try:
+                whole = await inline_record(engine.store, row.tenant, place, record)
+            except StoreCorrupt as error:
+                raise error.located(run_id=run_id, seq=seq, tenant=row.tenant) from error
+        events.append(event_at(run_id, seq, frame.token, whole))
     return events
+
+
+def event_at(run_id: str, seq: int, token: int, record: rec.Record) -> Event:
+    """Return a record as an event.
+
+    Raises:
+        DecodeFailed: a value in it can't be read; names run and seq.
+    """
+    try:
+        return event_of(seq, token, record)
+    except DecodeFailed as error:
+        place = f"run {run_id!r}, seq {seq}"
+        raise error.located(place, run_id=run_id, seq=seq) from error
 
 
 async def follow(engine: Environment, run_id: str, after: int) -> AsyncIterator[Event]:

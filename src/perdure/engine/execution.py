@@ -106,7 +106,11 @@ class Execution:
         try:
             self.record(
                 rec.LeaseTaken(
-                    self.now_us(), self.engine.worker_id, self.row.token, self.row.claims
+                    self.now_us(),
+                    self.engine.worker_id,
+                    self.row.token,
+                    self.row.claims,
+                    *loaded.anchor(self.row),
                 )
             )
             if not is_fresh:

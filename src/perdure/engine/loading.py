@@ -2,6 +2,8 @@
 
 Every frame's chain hash is checked on the way: what was read is what was written, or
 `StoreCorrupt`.
+
+Size: every way to read a journal: its frames, its records, a run, a thread, a checkpoint.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +11,17 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from perdure.codec import NO_HASH, chain_hash, decode_record, encode_record, split_frame
+from perdure.codec import (
+    NO_HASH,
+    decode_record,
+    encode_record,
+    is_hash_right,
+    record_digests,
+    split_frame,
+)
 from perdure.core import fold
 from perdure.engine.paging import Field, inline_cells, inline_state
-from perdure.errors import InvariantBroken, LeaseLost, NotFound, StoreCorrupt
+from perdure.errors import DecodeFailed, InvariantBroken, LeaseLost, NotFound, StoreCorrupt
 from perdure.ids import TenantId, ThreadId
 from perdure.model import FrameRow, RunRow, RunStatus
 from perdure.model import records as rec
@@ -63,6 +72,7 @@ class Line(Struct):
 
     `size`: bytes of journal read since the newest whole copy, which is of `whole` bytes and was
     made at `mark`. `graph` and `version`: which graph version the newest of it was committed by.
+    `tip`: id, last seq and last hash of the thread's newest run.
     """
 
     cells: dict[str, fold.Cell]
@@ -72,6 +82,7 @@ class Line(Struct):
     mark: Mark | None = None
     graph: str = ""
     version: int = 0
+    tip: tuple[str, int, str] | None = None
 
 
 class At(Struct, frozen=True, kw_only=True):
@@ -101,6 +112,7 @@ class Loaded(Struct):
     `mark`: where that copy was made.
     `stored`: of each field in pages its encoding, and the hashes of its pages.
     `line`: graph and version of the thread's state that it was loaded on; ("", 0): there was none.
+    `tip`: id, last seq and last hash of the thread's run before; None: it was not read.
     """
 
     state: fold.RunState
@@ -110,6 +122,15 @@ class Loaded(Struct):
     stored: Mapping[Field, tuple[bytes, frozenset[bytes]]] = {}
     mark: Mark | None = None
     line: tuple[str, int] = ("", 0)
+    tip: tuple[str, int, str] | None = None
+
+    def anchor(self, row: RunRow) -> tuple[Any, ...]:
+        """Return the fields of `LeaseTaken` that pin what stands before the run on its thread."""
+        if self.state.is_anchored:
+            return ()
+        if row.ordinal == 1:
+            return (1,)
+        return () if self.tip is None else (row.ordinal, *self.tip)
 
 
 def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
@@ -117,15 +138,19 @@ def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
 
     Raises:
         StoreCorrupt: the count, the seq or the hash is wrong; names run and seq.
+        DecodeFailed: it can't be read (`RecordErased`: on purpose); names run and seq.
     """
-    records = split_frame(frame.body)
-    expected = chain_hash(frame.prev_hash, frame.run_id, frame.first_seq, frame.token, records)
+    try:
+        records = split_frame(frame.body)
+    except DecodeFailed as error:
+        raise _located(error, frame, frame.first_seq) from error
+    digests = record_digests(records)
     is_linked = previous is None or (
         frame.prev_hash == previous.hash and frame.first_seq == previous.first_seq + previous.count
     )
     if previous is None and frame.first_seq == 1:
         is_linked = frame.prev_hash == NO_HASH
-    if len(records) != frame.count or expected != frame.hash or not is_linked:
+    if len(records) != frame.count or not is_hash_right(frame, digests) or not is_linked:
         msg = (
             f"run {frame.run_id!r}: the journal at seq {frame.first_seq} is not what was written "
             "(hash chain broken); nothing was changed. Restore the store from a backup; 'perdure "
@@ -133,6 +158,23 @@ def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
         )
         raise StoreCorrupt(msg, run_id=frame.run_id, seq=frame.first_seq)
     return records
+
+
+def _located(error: DecodeFailed, frame: FrameRow, seq: int) -> DecodeFailed:
+    """Return the error with where in which journal it arose."""
+    return error.located(f"run {frame.run_id!r}, seq {seq}", run_id=frame.run_id, seq=seq)
+
+
+def _record_at(frame: FrameRow, seq: int, encoded: bytes) -> rec.Record:
+    """Return the record at a seq.
+
+    Raises:
+        DecodeFailed: it can't be read; names run and seq.
+    """
+    try:
+        return decode_record(encoded)
+    except DecodeFailed as error:
+        raise _located(error, frame, seq) from error
 
 
 async def read_records(
@@ -144,8 +186,9 @@ async def read_records(
     previous: FrameRow | None = None
     for frame in frames:
         for offset, encoded in enumerate(check_frame(frame, previous)):
-            if frame.first_seq + offset >= from_seq:
-                found.append((frame.first_seq + offset, frame, decode_record(encoded)))
+            seq = frame.first_seq + offset
+            if seq >= from_seq:
+                found.append((seq, frame, _record_at(frame, seq, encoded)))
         previous = frame
     return found
 
@@ -188,6 +231,7 @@ async def _load_line(
             loaded.mark,
             run.graph if has_committed else line.graph,
             run.version if has_committed else line.version,
+            (run.run_id, loaded.state.last_seq, loaded.prev_hash.hex()),
         )
     return line
 
@@ -226,7 +270,7 @@ async def _fold_frames(store: Store, run: RunRow, line: Line, start: Start) -> L
             seq = frame.first_seq + offset
             if seq <= after:
                 continue
-            record = decode_record(encoded)
+            record = _record_at(frame, seq, encoded)
             fold.apply(state, record)
             if isinstance(record, rec.StateCopied):
                 counted.passed(record, state, run.ordinal, seq, len(encoded))
@@ -276,7 +320,7 @@ class Counted(Struct):
 
 
 def _started_of(frames: Sequence[FrameRow]) -> rec.RunStarted:
-    record = decode_record(check_frame(frames[0], None)[0])
+    record = _record_at(frames[0], 1, check_frame(frames[0], None)[0])
     if not isinstance(record, rec.RunStarted):
         msg = f"run {frames[0].run_id!r}: the journal does not begin with a start record"
         raise InvariantBroken(msg, run_id=frames[0].run_id)
@@ -302,8 +346,13 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     line = await _load_line(store, row.tenant, row.thread, start, row.ordinal)
     loaded = await _fold_frames(store, row, line, start)
     loaded.line = (line.graph, line.version)
+    loaded.tip = line.tip
     fold.settle_sandbox(loaded.state)
-    loaded.stored = await inline_state(store, row.tenant, loaded.state)
+    try:
+        loaded.stored = await inline_state(store, row.tenant, loaded.state)
+    except StoreCorrupt as error:
+        where = {"tenant": row.tenant, "thread": row.thread, "run_id": row.run_id}
+        raise error.located(**where, checkpoint=loaded.state.checkpoint) from error
     if loaded.state.last_seq != row.last_seq:
         await _check_held(store, row)
         msg = (
@@ -314,9 +363,39 @@ async def load_run(store: Store, row: RunRow) -> Loaded:
     return loaded
 
 
-def decode_cells(cells: dict[str, fold.Cell], decode: Callable[[Raw], Any]) -> dict[str, Any]:
-    """Return the live values of cells."""
-    return {name: fold.decode_cell(cell, decode) for name, cell in cells.items()}
+def decode_cells(
+    cells: dict[str, fold.Cell], decode: Callable[[Raw], Any], row: RunRow, checkpoint: int
+) -> dict[str, Any]:
+    """Return the live values of cells.
+
+    Args:
+        cells: the state.
+        decode: reads one encoded value.
+        row: the run whose state it is, for the error.
+        checkpoint: the checkpoint that it is of, for the error.
+
+    Raises:
+        DecodeFailed, TypeUnknown: names thread, run, checkpoint and channel.
+    """
+    values = {}
+    for name, cell in cells.items():
+        try:
+            values[name] = fold.decode_cell(cell, decode)
+        except DecodeFailed as error:
+            raise at_channel(error, row, checkpoint, name) from error
+    return values
+
+
+def at_channel(error: DecodeFailed, row: RunRow, checkpoint: int, channel: str) -> DecodeFailed:
+    """Return the error with which value could not be read."""
+    return error.located(
+        f"thread {row.thread!r}, checkpoint {checkpoint} (run {row.run_id!r}), field {channel!r}",
+        tenant=row.tenant,
+        thread=row.thread,
+        run_id=row.run_id,
+        checkpoint=checkpoint,
+        channel=channel,
+    )
 
 
 async def load_checkpoint(
@@ -355,7 +434,16 @@ async def load_checkpoint(
 
 async def _inlined(store: Store, at: At) -> At:
     place = f"thread {at.run.thread!r}, checkpoint {at.checkpoint}"
-    await inline_cells(store, at.run.tenant, place, at.cells)
+    try:
+        await inline_cells(store, at.run.tenant, place, at.cells)
+    except StoreCorrupt as error:
+        row = at.run
+        raise error.located(
+            tenant=row.tenant,
+            thread=row.thread,
+            run_id=row.run_id,
+            checkpoint=at.checkpoint,
+        ) from error
     return at
 
 

@@ -191,7 +191,7 @@ class _Mover:
 
     def _values(self, scope: fold.Scope) -> dict[str, Any]:
         """Return the stored fields of a scope, anew at each call: functions may change them."""
-        return decode_cells(scope.cells, self.old.decode)
+        return decode_cells(scope.cells, self.old.decode, self.row, self.state.checkpoint)
 
     # -- a run that has not begun ------------------------------------------------------------------
 

@@ -34,10 +34,11 @@ def state_at(
         newer = engine.migrating_plan(at.run.graph, at.version)
     if newer is None:
         plan = engine.plan_named(at.run.graph, at.version)
-        return plan, engine.decode_cells(at.cells), at.next
+        return plan, engine.decode_cells(at.cells, at.run, at.checkpoint), at.next
     chain = core.chain_of(newer, at.version) or ()
     old = ValueCodec(OldTypes(engine.registry))
-    values = core.fitted(newer, core.upgraded(chain, decode_cells(at.cells, old.decode)))
+    stored = decode_cells(at.cells, old.decode, at.run, at.checkpoint)
+    values = core.fitted(newer, core.upgraded(chain, stored))
     specs: list[rec.TaskSpec] = []
     for spec in [] if is_read_only else at.next:
         name = core.node_after(chain, spec.node)

@@ -145,7 +145,7 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
             )
         if first.state == EffectState.CONFIRMED:
             encoded = first.result_wire or b"\xc0"
-            value = act.run.engine.codec.decode(encoded)
+            value = act.decoded(encoded)
             record = act.confirmation(encoded, via="key", by=first.effect_id)
             act.run.record(record)
             return True, value

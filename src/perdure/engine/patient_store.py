@@ -42,6 +42,7 @@ REPEATED = (
     "read_thread_runs",
     "read_frames",
     "read_pages",
+    "scan_frames",
     "read_mail",
     "read_held_mail",
     "read_ask",

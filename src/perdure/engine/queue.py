@@ -176,15 +176,17 @@ class RunJournal:
         return append
 
     def _append_of(self, records: list[bytes], changes: list[Change]) -> Append:
-        token = self.row.token
-        following = chain_hash(self.prev_hash, self.row.run_id, self.next_seq, token, records)
+        token, at_us = self.row.token, self._queue.now_us()
+        following = chain_hash(
+            self.prev_hash, self.row.run_id, self.next_seq, token, records, at_us=at_us
+        )
         return Append(
             run_id=self.row.run_id,
             tenant=self.row.tenant,
             thread=self.row.thread,
             token=token,
             first_seq=self.next_seq,
-            at_us=self._queue.now_us(),
+            at_us=at_us,
             count=len(records),
             body=encode_frame(records),
             prev_hash=self.prev_hash,

@@ -101,8 +101,9 @@ async def _compare_state(engine: Environment, run: Played) -> None:
         return
     stored = (await load_checkpoint(engine.store, row.tenant, row.thread, at)).cells
     codec = engine.codec
-    for name, cell in sorted(stored.items()):  # what is not stored has its default
-        expected = Raw(codec.encode(fold.decode_cell(cell, codec.decode)))
+    found = engine.decode_cells(stored, row, at)
+    for name, value in sorted(found.items()):  # what is not stored has its default
+        expected = Raw(codec.encode(value))
         got = Raw(codec.encode(values[name])) if name in values else None
         if not is_same(codec, expected, got):
             run.report.add(

@@ -375,7 +375,7 @@ class Runtime(Orders, Travels):
         try:
             plan, values, _specs = state_at(self.engine, found, is_read_only=True)
         except NotFound:
-            return views.plain_values(found.cells)
+            return views.plain_values(found.cells, found.run, found.checkpoint)
         return plan.build_state(values)
 
     async def fork(

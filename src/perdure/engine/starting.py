@@ -138,7 +138,7 @@ def finish_new_run(
         ready_at_us=ready_at_us,
         created_at_us=record.at_us,
         first_body=encode_frame(encoded),
-        first_hash=chain_hash(NO_HASH, record.run_id, 1, 0, encoded),
+        first_hash=chain_hash(NO_HASH, record.run_id, 1, 0, encoded, at_us=record.at_us),
         parent=RunId(record.parent) if record.parent else None,
         parent_call=record.parent_call,
         take_for=engine.worker_id if take and engine.worker_id else None,  # type: ignore[arg-type]  # a WorkerId as str

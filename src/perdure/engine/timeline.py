@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from perdure.core import fold
 from perdure.engine.environment import Environment
-from perdure.engine.events import Event, event_of
+from perdure.engine.events import Event, event_at
 from perdure.engine.loading import read_records
 from perdure.engine.waits import as_datetime
 from perdure.model import EffectState
@@ -96,7 +96,7 @@ async def timeline_of(engine: Environment, run_id: str) -> Timeline:
             _lease_taken(story, state, seq, record)
         elif story.leases:
             story.leases[-1] = _went_on(story.leases[-1], seq, record)
-        story.events.append(event_of(seq, frame.token, record))
+        story.events.append(event_at(frame.run_id, seq, frame.token, record))
         fold.apply(state, record)
     story.nodes, story.effects = _nodes(state), _effects(state)
     return story

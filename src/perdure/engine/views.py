@@ -8,10 +8,10 @@ from msgspec import Struct, structs
 from perdure.codec import describe
 from perdure.core import fold
 from perdure.engine.environment import Environment
-from perdure.engine.loading import load_checkpoint, read_records
+from perdure.engine.loading import decode_cells, load_checkpoint, read_records
 from perdure.engine.patch import patch
 from perdure.engine.waits import as_datetime
-from perdure.errors import NotFound, UsageError
+from perdure.errors import DecodeFailed, NotFound, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import AskRow, AskState, EffectKind, EffectRow, EffectState, Failure, RunRow
 from perdure.model import records as rec
@@ -94,6 +94,14 @@ def _maybe(at_us: int | None) -> dt.datetime | None:
     return None if at_us is None else as_datetime(at_us)
 
 
+def _shown(encoded: bytes, place: str) -> Any:
+    """Return a stored value as JSON-like data; an error says of what."""
+    try:
+        return describe(encoded)
+    except DecodeFailed as error:
+        raise error.located(place, place=place) from error
+
+
 def ask_of(row: AskRow) -> Ask:
     """Return a row as an Ask."""
     return Ask(
@@ -106,7 +114,7 @@ def ask_of(row: AskRow) -> Ask:
         state=row.state,
         asked_at=as_datetime(row.asked_at_us),
         expires_at=_maybe(row.expires_at_us),
-        value=None if row.value_wire is None else describe(row.value_wire),
+        value=None if row.value_wire is None else _shown(row.value_wire, f"answer to {row.ask_id}"),
         answered_by=row.answered_by,
         answered_at=_maybe(row.answered_at_us),
     )
@@ -114,7 +122,8 @@ def ask_of(row: AskRow) -> Ask:
 
 def entry_of(row: EffectRow) -> LedgerEntry:
     """Return a row as a LedgerEntry."""
-    args, kwargs = describe(row.request_wire) if row.request_wire else ([], {})
+    place = f"effect {row.effect_id} of run {row.run_id!r}"
+    args, kwargs = _shown(row.request_wire, place) if row.request_wire else ([], {})
     return LedgerEntry(
         id=row.effect_id,
         run_id=row.run_id,
@@ -128,7 +137,7 @@ def entry_of(row: EffectRow) -> LedgerEntry:
         key=row.key,
         business_key=row.business_key,
         attempt=row.attempt,
-        result=None if row.result_wire is None else describe(row.result_wire),
+        result=None if row.result_wire is None else _shown(row.result_wire, place),
         failure=row.failure,
         intended_at=as_datetime(row.intended_at_us),
         changed_at=as_datetime(row.changed_at_us),
@@ -230,12 +239,12 @@ async def _plain_state(engine: Environment, tenant: TenantId, at: Any) -> dict[s
         )
         raise UsageError(msg)
     found = await load_checkpoint(engine.store, tenant, ThreadId(thread), checkpoint)
-    return plain_values(found.cells)
+    return plain_values(found.cells, found.run, found.checkpoint)
 
 
-def plain_values(cells: dict[str, fold.Cell]) -> dict[str, Any]:
-    """Return a state as JSON-like data, without the user's types."""
-    return {name: fold.decode_cell(cell, describe) for name, cell in cells.items()}
+def plain_values(cells: dict[str, fold.Cell], row: RunRow, checkpoint: int) -> dict[str, Any]:
+    """Return a state as JSON-like data, without the user's types; see `decode_cells`."""
+    return decode_cells(cells, describe, row, checkpoint)
 
 
 async def plain_state(engine: Environment, row: RunRow) -> dict[str, Any]:
@@ -244,7 +253,7 @@ async def plain_state(engine: Environment, row: RunRow) -> dict[str, Any]:
     if checkpoint is None:
         return {}
     found = await load_checkpoint(engine.store, row.tenant, row.thread, checkpoint)
-    return plain_values(found.cells)
+    return plain_values(found.cells, found.run, found.checkpoint)
 
 
 async def diff(engine: Environment, tenant: TenantId, a: Any, b: Any) -> list[dict[str, Any]]:

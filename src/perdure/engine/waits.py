@@ -17,7 +17,14 @@ from perdure.core.plan import GraphPlan
 from perdure.engine import _answers, starting
 from perdure.engine.older_states import result_at
 from perdure.engine.ports import Answer, NodePort
-from perdure.errors import AskExpired, ChildFailed, ReceiveTimedOut, SettingInvalid, UsageError
+from perdure.errors import (
+    AskExpired,
+    ChildFailed,
+    DecodeFailed,
+    ReceiveTimedOut,
+    SettingInvalid,
+    UsageError,
+)
 from perdure.model import (
     AskPut,
     AskRow,
@@ -89,7 +96,8 @@ async def receive(context: NodePort, topic: str, timeout: dt.timedelta | float |
     if call.state == "lapsed":
         msg = f"run {context.run_id!r}, node {task.path!r}: no signal {topic!r} came in time"
         raise ReceiveTimedOut(msg, run_id=context.run_id, topic=topic)
-    return run.engine.codec.decode(call.result or rec.NIL)
+    place = f"signal {topic!r} to node {task.path!r}"
+    return run.engine.decode_in(call.result or rec.NIL, run.row, place, topic=topic)
 
 
 async def _receive_open(context: NodePort, call: fold.Call, topic: str) -> None:
@@ -137,7 +145,8 @@ async def ask(
         msg = f"run {context.run_id!r}: nobody answered {question!r} in time"
         raise AskExpired(msg, run_id=context.run_id, ask_id=identity, question=question)
     ended: rec.AskAnswered = call.ended
-    plain = run.engine.codec.decode(ended.value)
+    place = f"answer to ask {identity!r}"
+    plain = run.engine.decode_in(ended.value, run.row, place, ask_id=identity)
     value = plain if ended.via == "default" else _answers.convert(plain, schema, identity)
     return Answer(value=value, by=ended.by, at=as_datetime(ended.answered_at_us))
 
@@ -260,7 +269,11 @@ async def child_result(context: NodePort, call: fold.Call) -> Any:
         reason = ended.failure.message if ended.failure else ended.status
         msg = f"child run {ended.child!r} ended as {ended.status}: {reason}"
         raise ChildFailed(msg, run_id=context.run_id, child=ended.child, status=ended.status)
-    return result_at(run.engine, call.started.graph, ended.version, ended.result)
+    try:
+        return result_at(run.engine, call.started.graph, ended.version, ended.result)
+    except DecodeFailed as error:
+        place = f"run {context.run_id!r}, result of child run {ended.child!r}"
+        raise error.located(place, run_id=context.run_id, child=ended.child) from error
 
 
 async def _child_ended(context: NodePort, call: fold.Call) -> rec.ChildEnded:

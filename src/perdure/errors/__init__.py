@@ -11,6 +11,7 @@ now, whether trying again can help, and the next command. The tree:
     |   |   +-- StateMutated      a node changed its state in place instead of returning an update
     |   +-- ValueUnserializable   a value that can't be stored exactly
     |   +-- SettingInvalid        an option out of range
+    |   +-- KeyUnusable           a key file that is missing, unsafe, or of another kind
     +-- NotFound                  no such run, thread, ask, effect or checkpoint
     +-- Conflict                  the stored data already says something else
     |   +-- StartKeyReused        a start key with another graph or input
@@ -37,6 +38,8 @@ now, whether trying again can help, and the next command. The tree:
     |   +-- StoreCorrupt          what was read is not what was written
     +-- DecodeFailed              stored bytes that can't be read back (never None or older data)
     |   +-- TypeUnknown           a stored type that this process has not registered
+    |   +-- RecordErased          journal records that were erased on purpose
+    |   +-- ExportInvalid         a file that is no audit export, or a damaged one
     +-- InvariantBroken           a bug in Perdure
 
 `Rejected` is the one that users raise: an effect raises it to say that the other side refused and
@@ -56,8 +59,10 @@ from perdure.errors._tree import (
     EffectFailed,
     EffectKeyReused,
     EffectTimedOut,
+    ExportInvalid,
     GraphInvalid,
     InvariantBroken,
+    KeyUnusable,
     LeaseLost,
     MigrationFailed,
     NeedsDecision,
@@ -66,6 +71,7 @@ from perdure.errors._tree import (
     OutcomeError,
     PerdureError,
     ReceiveTimedOut,
+    RecordErased,
     Rejected,
     ReplayDiverged,
     ResultTimedOut,
@@ -106,8 +112,10 @@ __all__ = [
     "EffectFailed",
     "EffectKeyReused",
     "EffectTimedOut",
+    "ExportInvalid",
     "GraphInvalid",
     "InvariantBroken",
+    "KeyUnusable",
     "LeaseLost",
     "MigrationFailed",
     "NeedsDecision",
@@ -116,6 +124,7 @@ __all__ = [
     "OutcomeError",
     "PerdureError",
     "ReceiveTimedOut",
+    "RecordErased",
     "Rejected",
     "ReplayDiverged",
     "ResultTimedOut",

@@ -42,6 +42,7 @@ CATALOGUE: dict[type[tree.PerdureError], CatalogueEntry] = {
     tree.StateMutated: _entry("PD104", 422, 2, 0),
     tree.ValueUnserializable: _entry("PD105", 422, 2, 0),
     tree.SettingInvalid: _entry("PD106", 400, 2, 0),
+    tree.KeyUnusable: _entry("PD107", 400, 2, 0),
     tree.NotFound: _entry("PD200", 404, 4, 0),
     tree.Conflict: _entry("PD300", 409, 5, 0),
     tree.StartKeyReused: _entry("PD301", 409, 5, 0),
@@ -77,6 +78,8 @@ CATALOGUE: dict[type[tree.PerdureError], CatalogueEntry] = {
     tree.CommitUncertain: _entry("PD608", 503, 38, 1),
     tree.DecodeFailed: _entry("PD700", 500, 37, 0),
     tree.TypeUnknown: _entry("PD701", 500, 37, 0),
+    tree.RecordErased: _entry("PD702", 410, 37, 0),
+    tree.ExportInvalid: _entry("PD703", 422, 41, 0),
     tree.InvariantBroken: _entry("PD900", 500, 70, 0),
     tree.Rejected: _entry("PD412", 502, 10, 0),
 }

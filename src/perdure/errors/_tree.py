@@ -36,6 +36,17 @@ class PerdureError(Exception):
             found, str(value.get("message")), fields if isinstance(fields, dict) else {}
         )
 
+    def located(self, place: str = "", /, **fields: object) -> Self:
+        """Return the same error with the place where it arose: in its text, and in its fields.
+
+        No place: the text says it already. Fields that it has already stay as they are: who raised
+        it knew best.
+        """
+        text = f"{place}: {self}" if place else str(self)
+        located = type(self)(text, **{**fields, **self.fields})
+        located.__notes__ = list(getattr(self, "__notes__", ()))
+        return located
+
     def note(self, text: str) -> Self:
         """Add a line that is shown under the traceback, and return the error itself."""
         self.add_note(text)
@@ -82,6 +93,10 @@ class ValueUnserializable(UsageError):
 
 class SettingInvalid(UsageError):
     """An option is out of its range; names the option and the range."""
+
+
+class KeyUnusable(UsageError):
+    """A key file that can't be used: missing, unsafe, or of another kind; nothing was written."""
 
 
 class NotFound(PerdureError):
@@ -233,6 +248,14 @@ class DecodeFailed(PerdureError):
 
 class TypeUnknown(DecodeFailed):
     """A stored type is not registered in this process; names the type."""
+
+
+class RecordErased(DecodeFailed):
+    """Journal records that were erased on purpose; only their digests were kept."""
+
+
+class ExportInvalid(DecodeFailed):
+    """A file that is no audit export, or a damaged one; names the offset."""
 
 
 class InvariantBroken(PerdureError):

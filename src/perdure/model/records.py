@@ -67,12 +67,22 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
 
 
 class LeaseTaken(Struct, array_like=True, frozen=True, tag=2):
-    """A worker took the run over (or took it for the first time)."""
+    """A worker took the run over (or took it for the first time).
+
+    The first such record of a run is its anchor: it pins what stood before it on its thread.
+    `ordinal`: of this run in the thread; 0: not anchored. `after_run`, `after_seq`, `after_hash`:
+    the thread's run before, the seq of its last record, and the hash (hexadecimal) of its last
+    frame; empty for the first run of a thread.
+    """
 
     at_us: int
     holder: str
     token: int
     claims: int
+    ordinal: int = 0
+    after_run: str = ""
+    after_seq: int = 0
+    after_hash: str = ""
 
 
 class NodeStarted(Struct, array_like=True, frozen=True, tag=3):

@@ -422,6 +422,13 @@ class Store(Protocol):
         Raises: StoreCorrupt where frames are missing between.
         """
 
+    async def scan_frames(self, run_id: RunId, *, from_seq: int, limit: int) -> list[FrameRow]:
+        """Return up to `limit` frames that begin at `from_seq` or later, by seq, as they are.
+
+        For audits: nothing is checked, so that what stands behind a gap can be read too.
+        """
+        ...
+
     async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
         """Return the run's unread messages with an id above `after`, in order of arrival."""
 

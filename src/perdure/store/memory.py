@@ -371,6 +371,13 @@ class MemoryStore:
         last_seq = row.last_seq if row else 0
         return rules.gap_free(run_id, frames, from_seq=from_seq, limit=limit, last_seq=last_seq)
 
+    async def scan_frames(self, run_id: RunId, *, from_seq: int, limit: int) -> list[FrameRow]:
+        """Return stored frames as they are; see `Store.scan_frames`."""
+        self._check_open()
+        with self._tables.lock:
+            frames = self._tables.frames.get(run_id, ())
+        return [frame for frame in frames if frame.first_seq >= from_seq][:limit]
+
     async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
         """Return the run's unread messages with an id above `after`, in order of arrival."""
         self._check_open()

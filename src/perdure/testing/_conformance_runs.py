@@ -434,6 +434,20 @@ class AppendRules:
         with pytest.raises(StoreCorrupt):
             await store.read_frames(row.run_id)
 
+    async def test_scan_reads_what_is_there(self, store: Store) -> None:
+        """A scan gives stored frames in their order, by pages, also where one is missing."""
+        row = await taken(store, "a")
+        for _ in range(3):
+            row = await written(store, row)
+        frames = await store.read_frames(row.run_id)
+        assert await store.scan_frames(row.run_id, from_seq=1, limit=99) == frames
+        assert await store.scan_frames(row.run_id, from_seq=2, limit=2) == frames[1:3]
+        assert await store.scan_frames(row.run_id, from_seq=99, limit=2) == []
+        assert await store.scan_frames(RunId("r_nobody"), from_seq=1, limit=2) == []
+        await self.lose_frame(store, row.run_id, frames[2].first_seq)
+        left = await store.scan_frames(row.run_id, from_seq=1, limit=99)
+        assert left == [*frames[:2], frames[3]]
+
     async def lose_frame(self, store: Store, run_id: RunId, first_seq: int) -> None:
         """Remove a frame behind the store's back; a backend without such a door lists the gap."""
         pytest.skip(

@@ -92,6 +92,11 @@ SELECT run.last_seq, {FRAME} FROM run LEFT JOIN LATERAL (
     ORDER BY f.first_seq LIMIT %(limit)s
 ) AS f ON true ORDER BY f.first_seq
 """
+SCAN_FRAMES = (
+    f"SELECT {FRAME} FROM @.runs AS r JOIN @.frames AS f ON f.tenant = r.tenant "
+    "AND f.run_id = r.run_id WHERE r.run_id = %s AND f.first_seq >= %s "
+    "ORDER BY f.first_seq LIMIT %s"
+)
 READ_MAIL = f"""
 SELECT r.run_id, {MAIL} FROM @.runs AS r JOIN @.mail AS m ON m.tenant = r.tenant
     AND m.run_id = r.run_id WHERE r.run_id = %s AND m.mail_id > %s ORDER BY m.mail_id

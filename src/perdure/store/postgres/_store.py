@@ -627,6 +627,11 @@ class PostgresStore:
         found = await self._call("frames", queries.READ_FRAMES, params)
         return queries.frames_of(run_id, found, from_seq=from_seq, limit=limit)
 
+    async def scan_frames(self, run_id: RunId, *, from_seq: int, limit: int) -> list[FrameRow]:
+        """Return stored frames as they are; see `Store.scan_frames`."""
+        found = await self._call("scan", queries.SCAN_FRAMES, (run_id, from_seq, limit))
+        return [rows.frame_row(run_id, row) for row in found]
+
     async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
         """Return the run's unread messages with an id above `after`, in order of arrival."""
         found = await self._call("mail", queries.READ_MAIL, (run_id, after))

@@ -40,6 +40,11 @@ WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = :run) AND first_s
     WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = :run) AND first_seq <= :seq)
 ORDER BY first_seq LIMIT :limit
 """
+_SCAN = """
+SELECT first_seq, count, token, at_us, body, prev_hash, hash FROM perdure_frames
+WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = ?) AND first_seq >= ?
+ORDER BY first_seq LIMIT ?
+"""
 _MAIL = """
 SELECT mail_id, kind, subject, body_wire, sender, at_us, post_id FROM perdure_mail
 WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = ?) AND mail_id > ? ORDER BY mail_id
@@ -142,6 +147,11 @@ def read_frames(
         last_seq = db.execute("SELECT last_seq FROM perdure_runs WHERE run_id = ?", (run_id,)).get
     frames = [frame_row(run_id, row) for row in rows]
     return rules.gap_free(run_id, frames, from_seq=from_seq, limit=limit, last_seq=last_seq or 0)
+
+
+def scan_frames(db: apsw.Connection, run_id: RunId, from_seq: int, limit: int) -> list[FrameRow]:
+    """Return the frames that begin at `from_seq` or later, as they are."""
+    return [frame_row(run_id, row) for row in db.execute(_SCAN, (run_id, from_seq, limit))]
 
 
 def read_mail(db: apsw.Connection, run_id: RunId, after: int) -> list[Mail]:

@@ -490,6 +490,12 @@ class SqliteStore:
             "frames", lambda db: _queries.read_frames(db, run_id, from_seq, limit)
         )
 
+    async def scan_frames(self, run_id: RunId, *, from_seq: int, limit: int) -> list[FrameRow]:
+        """Return stored frames as they are; see `Store.scan_frames`."""
+        return await self._read(
+            "scan", lambda db: _queries.scan_frames(db, run_id, from_seq, limit)
+        )
+
     async def read_mail(self, run_id: RunId, *, after: int = 0) -> list[Mail]:
         """Return the run's unread messages with an id above `after`, in order of arrival."""
         return await self._read("mail", lambda db: _queries.read_mail(db, run_id, after))

@@ -1,0 +1,78 @@
+"""Pages of large values: each one that a journal refers to must be there, and be what it is named.
+
+Theory: a record holds the hashes of a value's pages, and the chain holds the record; so a page that
+hashes to its name is what was written. Versions of a value share most of their pages, so those that
+were seen once in a thread are not asked for again.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from perdure.codec import names_in, opened, ref_of
+from perdure.errors import DecodeFailed
+from perdure.model import records as rec
+
+
+def _values_in(held: Any) -> Iterator[Raw]:
+    """Yield every stored value in a record, however deep: also of kinds of records to come."""
+    if isinstance(held, Raw):
+        yield held
+    elif isinstance(held, dict):
+        for item in held.values():
+            yield from _values_in(item)
+    elif isinstance(held, list | tuple):
+        for item in held:
+            yield from _values_in(item)
+    elif isinstance(held, Struct):
+        for name in held.__struct_fields__:
+            yield from _values_in(getattr(held, name))
+
+
+class PageNeeds:
+    """The pages that the records of one thread refer to.
+
+    Attributes:
+        wanted: pages that did not come yet, with the levels of lists that they lead to.
+    """
+
+    def __init__(self) -> None:
+        """Need none."""
+        self.wanted: dict[bytes, int] = {}
+        self._seen: set[tuple[bytes, int]] = set()
+
+    def look_at(self, record: rec.Record) -> None:
+        """Want what a record refers to.
+
+        Raises:
+            DecodeFailed: it holds a reference that is none.
+        """
+        for raw in _values_in(record):
+            ref = ref_of(raw)
+            if ref is not None:
+                self._want(ref.hashes, ref.depth)
+
+    def _want(self, hashes: bytes, depth: int) -> None:
+        for name in names_in(hashes):
+            if (name, depth) not in self._seen:
+                self.wanted[name] = max(depth, self.wanted.get(name, 0))
+
+    def take(self, name: bytes, body: bytes) -> str | None:
+        """Take in a page that is wanted; return what is wrong with it, or None."""
+        depth = self.wanted.pop(name)
+        self._seen.add((name, depth))
+        try:
+            piece = opened(body, name)
+        except DecodeFailed as error:
+            return str(error)
+        if depth:
+            self._want(piece, depth - 1)
+        return None
+
+    def drop(self) -> list[bytes]:
+        """Return the pages that did not come, and want them no more."""
+        missing = list(self.wanted)
+        self._seen.update(self.wanted.items())
+        self.wanted = {}
+        return missing
