@@ -22,6 +22,7 @@ from perdure.engine.acts import failure_of
 from perdure.engine.context import Context
 from perdure.engine.limits import (
     CANCEL_GRACE_S,
+    COPY_RUNS_MAX,
     SNAPSHOT_BYTES_MIN,
     STATE_BYTES_SHARE,
     WHOLE_COPY_SHARE,
@@ -424,6 +425,9 @@ class GraphDriver:
 
     def _is_copy_due(self) -> bool:
         """Return whether enough was written since the last whole copy for another one."""
+        last = self._mark.ordinal if self._mark is not None else 0
+        if self._run.row.ordinal - last >= COPY_RUNS_MAX:
+            return True
         return self._run.journal.total_bytes + self._journal_bytes > max(
             SNAPSHOT_BYTES_MIN,
             WHOLE_COPY_SHARE * self._whole_bytes,

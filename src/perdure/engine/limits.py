@@ -97,6 +97,13 @@ SNAPSHOT_BYTES_MIN = 8 * 1024
 It is what a load of a small state reads at most, however long the thread is.
 """
 
+COPY_RUNS_MAX = 24
+"""Most runs of a thread from one whole copy to the next: a load reads twice as many at most.
+
+Each run is read by itself, so a conversation of many short runs would be slow to load, though it is
+small.
+"""
+
 WHOLE_COPY_SHARE = 3
 """How much longer the journal since a whole copy is than the copy at least.
 
