@@ -14,3 +14,9 @@ KEY_FILE_BYTES_MAX = 256 * 1024
 
 WRAPPED_BYTES_MAX = 16 * 1024
 """Largest wrapped data key that is read, in bytes: key services add a few hundred to it."""
+
+ROTATED_AT_ONCE = 500
+"""Data keys that a rotation reads at once."""
+
+ROTATION_PASSES_MAX = 100
+"""Passes over all data keys in one rotation: more are only needed against another rotation."""
