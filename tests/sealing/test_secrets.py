@@ -59,7 +59,8 @@ def graphs():
 
     @asking.node
     async def act(state: State, ctx: Context) -> dict:
-        notes = [await ctx.call(charge, secret("effect-argument"), key=secret("business-key"))]
+        key = f"{secret('business-key')} {state.text}"
+        notes = [await ctx.call(charge, secret("effect-argument"), key=key)]
         await ctx.emit({"chunk": secret("chunk")})
         try:
             await ctx.call(refused, secret("refused-argument"))
@@ -128,7 +129,7 @@ async def put_secrets_everywhere(runtime):
 
     parked = await runtime.start("parking", {})
     await uncertain(runtime, parked)
-    fork = await runtime.fork("t-1", update={"text": secret("fork-update")})
+    fork = await runtime.fork("t-1", at=1, update={"text": secret("fork-update")})
     await asked(runtime, fork.id)
     await runtime.schedule(
         "nightly", "asking", {"text": secret("schedule-input")}, cron="0 3 * * *"
@@ -232,7 +233,9 @@ async def test_the_same_without_keys_is_found(tmp_path):
     url = f"sqlite:///{tmp_path}/store.db"
     async with Runtime.open(url, graphs()) as runtime:
         await put_secrets_everywhere(runtime)
-        blob = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("store.db*")) if path.is_file())
+        blob = b"".join(
+            path.read_bytes() for path in sorted(tmp_path.glob("store.db*")) if path.is_file()
+        )
     for place in ("state", "effect-argument", "question", "answer", "start-key", "business-key"):
         assert any(secret(place).encode() in form for form in forms(blob)), place
     assert any(b"kQ7zW" in form and b"MARKER-large" in form for form in forms(blob))
@@ -252,7 +255,8 @@ async def check_all_readable(runtime, run, failed):
     assert row.start_key == secret("start-key")
     assert secret("failure") in (await runtime.read_row(failed.id)).failure.message
     entries = {entry.name: entry for entry in await runtime.effects(None, run_id=run.id)}
-    assert entries["charge"].business_key == entries["charge"].key == secret("business-key")
+    key = f"{secret('business-key')} {secret('state')}"
+    assert entries["charge"].business_key == entries["charge"].key == key
     assert entries["charge"].args == [secret("effect-argument")]
     [schedule] = await runtime.schedules()
     assert schedule.name == "nightly"
@@ -287,9 +291,7 @@ async def test_equal_pages_of_two_tenants_are_not_alike(tmp_path):
             await runtime.start("asking", {"large": large()}, tenant=tenant, thread=thread)
     async with Runtime.open(f"sqlite:///{tmp_path}/plain.db", graphs(), worker=False) as runtime:
         await runtime.start("asking", {"large": large()}, tenant="a", thread="t1")
-    names = {
-        tenant: pages_of(tmp_path / "store.db", tenant) for tenant in ("a", "b")
-    }
+    names = {tenant: pages_of(tmp_path / "store.db", tenant) for tenant in ("a", "b")}
     plain = pages_of(tmp_path / "plain.db", "a")
     assert len(names["a"]) == len(names["b"]) == len(plain) > 10  # shared within a tenant
     assert not set(names["a"]) & set(names["b"])

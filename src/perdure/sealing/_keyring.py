@@ -152,7 +152,9 @@ class Keyring:
         return msgspec.structs.replace(row, wrapped=wrapped)
 
     async def _unwrapped(self, row: KeyRow) -> DataKey:
-        return DataKey(bytes.fromhex(row.key_id), await unwrapped(self._provider, row))
+        # Proven by the wrapping, which is bound to it.
+        key = await unwrapped(self._provider, row)
+        return DataKey(bytes.fromhex(row.key_id), key)
 
 
 def context_of(row: KeyRow) -> bytes:
