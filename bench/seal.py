@@ -34,7 +34,7 @@ class State:
 
 @effect(kind="keyed")
 async def send(number: int, *, idempotency_key: str) -> str:
-    return f"sent {number}"
+    return f"sent {number} {idempotency_key[:4]}"
 
 
 def small() -> Graph:

@@ -97,12 +97,11 @@ async def test_of_two_that_start_at_once_on_a_thread_one_makes_its_key(url):
 
 
 async def test_a_plain_row_in_an_encrypted_store_is_refused(url):
-    async with opened(url) as plain:
-        async with opened(url, keys=local_keys(1)) as runtime:
-            # As a process does that was there before the store had keys.
-            run = await plain.start("asking", {"text": "plain"})
-            with pytest.raises(SealBroken, match="no data key|not encrypted"):
-                await runtime.engine.store.read_frames(RunId(run.id))
+    async with opened(url) as plain, opened(url, keys=local_keys(1)) as runtime:
+        # As a process does that was there before the store had keys.
+        run = await plain.start("asking", {"text": "plain"})
+        with pytest.raises(SealBroken, match=r"no data key|not encrypted"):
+            await runtime.engine.store.read_frames(RunId(run.id))
 
 
 # -- providers -------------------------------------------------------------------------------------

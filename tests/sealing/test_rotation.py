@@ -1,8 +1,8 @@
 """Rotation: every data key is wrapped anew, one by one, wherever it is cut off."""
 
+import asyncio
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from perdure.store.sqlite import SqliteStore
 from tests.sealing.conftest import local_keys
 from tests.sealing.test_secrets import graphs, secret
 
+ROOT = Path(__file__).resolve().parents[2]
 THREADS = 6
 ALL = THREADS + 2
 """Data keys: of each thread, of the tenant, of the store."""
@@ -91,8 +92,8 @@ async def test_a_rotation_that_is_cut_off_anywhere_goes_on(make_plain, point):
             if name == point and next(left, name) is not None:
                 raise Killed
 
+        services = replace(system_services(), probe=dies)
         with pytest.raises(Killed):
-            services = replace(system_services(), probe=dies)
             await rotated(make_plain(), local_keys(1, 2), services)
         found = await counts(make_plain())
         assert sum(found.values()) == ALL
@@ -137,13 +138,11 @@ async def test_a_rotation_whose_process_is_killed_goes_on(tmp_path, point, numbe
     url = f"sqlite:///{tmp_path}/store.db"
     await fill(SqliteStore(url, system_services()))
     before = await read_all(url, local_keys(1))
-    root = Path(__file__).resolve().parents[2]
-    died = subprocess.run(
-        [sys.executable, "-c", DYING, url, str(number), point],
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"},
-        check=False,
+    died = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", DYING, url, str(number), point),
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
     )
-    assert died.returncode == -signal.SIGKILL
+    assert await died.wait() == -signal.SIGKILL
     done = number if point.endswith("after") else number - 1
     found = await counts(SqliteStore(url, system_services()))
     assert found == {key: count for key, count in (("k1", ALL - done), ("k2", done)) if count}

@@ -142,7 +142,6 @@ def keys_rotate(*, store: StoreUrl = DEFAULT_URL, as_json: AsJson = False) -> No
 
     \b
     Examples:
-      perdure keys new --file /etc/perdure/keys
       perdure keys rotate --keys file:/etc/perdure/keys
     """
     spec = keys_given()
