@@ -3,11 +3,12 @@
 import asyncio
 import sqlite3
 
+import apsw
 import pytest
 
 from perdure import Runtime
 from perdure.errors import PerdureError, SealBroken, StoreCorrupt
-from perdure.ids import RunId
+from perdure.ids import RunId, WorkerId
 from tests.sealing.conftest import local_keys
 from tests.sealing.test_secrets import graphs, put_secrets_everywhere
 
@@ -175,3 +176,55 @@ async def test_a_run_with_a_broken_row_holds_up_no_other(path, caplog):
             await runtime.engine.store.wait_for_change(0.1)
         [row] = await runtime.runs(thread="t-2")
     assert row.status != "failed"
+
+
+async def test_broken_mail_and_schedules_hold_up_no_others(path, caplog):
+    """Mail of other runs is read, and other schedules are found due."""
+    url = f"sqlite:///{path}"
+    async with Runtime.open(url, graphs(), worker=False, keys=local_keys(1)) as runtime:
+        await runtime.schedule("other", "asking", {}, cron="0 4 * * *")
+        runs = [await runtime.start("failing", {}) for _ in range(2)]
+        store = runtime.engine.store
+        worker = WorkerId("w_test")
+        await store.claim(
+            worker, [("failing", 1)], now_us=1 << 60, lease_until_us=1 << 61, limit=10
+        )
+        for run in runs:
+            await run.signal("topic", "value")
+        broken, whole = runs
+        sql = (
+            "UPDATE perdure_mail SET body_wire = x'c0' WHERE run_no = "
+            "(SELECT run_no FROM perdure_runs WHERE run_id = ?)"
+        )
+        # Through the library that the store uses: another one would drop its locks on closing.
+        db = apsw.Connection(str(path))
+        db.execute(sql, (broken.id,))
+        db.execute("UPDATE perdure_schedules SET input_wire = x'80' WHERE name = 'nightly'")
+        db.close()
+        for _ in range(3):
+            found = await store.read_held_mail(worker, seen={RunId(run.id): 0 for run in runs})
+            assert [mail.run_id for mail in found] == [whole.id]
+            due = await store.find_schedules(due_us=1 << 60)
+            assert [row.name for row in due] == ["other"]
+        with pytest.raises(SealBroken, match="message of r_"):
+            await store.read_mail(RunId(broken.id))
+        with pytest.raises(SealBroken, match="input of schedule of nightly"):
+            await runtime.schedules()
+    assert caplog.text.count("message of r_") == 1
+    assert caplog.text.count("input of schedule of nightly") == 1
+
+
+async def test_a_claim_with_a_broken_row_takes_the_others(path):
+    assert changed(path, "UPDATE perdure_runs SET start_key = 'plain' WHERE start_key IS NOT NULL")
+    sql = "UPDATE perdure_runs SET status = 'pending', ready_at_us = 1 WHERE graph = 'asking'"
+    assert changed(path, sql) == 3
+    url = f"sqlite:///{path}"
+    async with Runtime.open(url, graphs(), worker=False, keys=local_keys(1)) as runtime:
+        found = await runtime.engine.store.claim(
+            WorkerId("w"), [("asking", 1)], now_us=1 << 60, lease_until_us=1 << 61, limit=10
+        )
+    assert sorted(row.failure.type if row.failure else "" for row in found) == [
+        "",
+        "",
+        "SealBroken",
+    ]

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.errors import SealBroken
 from perdure.model import (
     AskRow,
     EffectRow,
@@ -69,7 +68,7 @@ def unsealed_run(row: RunRow, seals: Seals) -> RunRow:
     )
 
 
-def marked_run(row: RunRow, error: SealBroken) -> RunRow:
+def marked_run(row: RunRow, error: Exception) -> RunRow:
     """Return a run's row that can't be unsealed, as one that says so."""
     return replace(row, failure=Failure(type=type(error).__name__, message=str(error)))
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from perdure.clock import Services
-from perdure.errors import NotFound, SealBroken, StartKeyReused
+from perdure.errors import KeyMissing, NotFound, SealBroken, StartKeyReused
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
     Append,
@@ -48,7 +48,7 @@ from perdure.sealing import _rows as rows
 from perdure.sealing._keyring import Keyring, Scope, tenant_scope, thread_scope
 from perdure.sealing._providers import KeyProvider
 from perdure.sealing._seals import Seals
-from perdure.sealing.limits import PLACES_MAX
+from perdure.sealing.limits import PLACES_MAX, TOLD_MAX
 from perdure.store.api import (
     Answered,
     AskQuery,
@@ -82,6 +82,7 @@ class SealedStore:
         self.keyring = Keyring(store, provider, services)
         self._entropy = services.entropy
         self._places: OrderedDict[str, Where] = OrderedDict()
+        self._told: set[str] = set()
         self.now_us = store.now_us  # asked for several times in a step
 
     def __getattr__(self, name: str) -> Any:
@@ -165,31 +166,39 @@ class SealedStore:
             for outcome, new, old in zip(outcomes, stored, runs, strict=True)
         ]
 
-    async def _plain_runs(
-        self, found: Sequence[RunRow], *, is_lenient: bool = False
-    ) -> list[RunRow]:
-        """Return rows of runs.
-
-        `is_lenient`: one that can't be unsealed is logged, and says so in its failure; it must not
-        hold up the others.
-        """
+    async def _plain_runs(self, found: Sequence[RunRow]) -> list[RunRow]:
         for row in found:
             self._remember(row.run_id, _where(row))
         own = [_where(row) for row in found if rows.needs_own_key(row)]
         others = [_where(row) for row in found if not rows.needs_own_key(row)]
         of_own = await self._seals(own)
         of_others = await self._seals(others, shared_only=True)
+        return [
+            rows.unsealed_run(row, (of_own if rows.needs_own_key(row) else of_others)(_where(row)))
+            for row in found
+        ]
+
+    async def _claimed(self, found: Sequence[RunRow]) -> list[RunRow]:
+        """Return rows that are taken already: one that can't be unsealed holds up no other.
+
+        It says so in its failure; whoever loads the run then meets the error itself.
+        """
         plain = []
         for row in found:
-            seals = (of_own if rows.needs_own_key(row) else of_others)(_where(row))
             try:
-                plain.append(rows.unsealed_run(row, seals))
-            except SealBroken as error:
-                if not is_lenient:
-                    raise
-                _log.error("run %s: %s", row.run_id, error)
+                plain += await self._plain_runs([row])
+            except (SealBroken, KeyMissing) as error:
+                self._tell(f"run {row.run_id}", error)
                 plain.append(rows.marked_run(row, error))
         return plain
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Log what is passed over, once: it is met again with every look."""
+        if what not in self._told:
+            if len(self._told) >= TOLD_MAX:
+                self._told.clear()
+            self._told.add(what)
+            _log.error("%s: %s", what, error)
 
     async def claim(
         self,
@@ -204,7 +213,7 @@ class SealedStore:
         found = await self.inner.claim(
             worker_id, graphs, now_us=now_us, lease_until_us=lease_until_us, limit=limit
         )
-        return await self._plain_runs(found, is_lenient=True)
+        return await self._claimed(found)
 
     async def take(
         self, run_id: RunId, worker_id: WorkerId, *, token: int, now_us: int, lease_until_us: int
@@ -213,7 +222,7 @@ class SealedStore:
         found = await self.inner.take(
             run_id, worker_id, token=token, now_us=now_us, lease_until_us=lease_until_us
         )
-        return None if found is None else (await self._plain_runs([found], is_lenient=True))[0]
+        return None if found is None else (await self._claimed([found]))[0]
 
     async def read_run(self, run_id: RunId) -> RunRow | None:
         """Return the run's row, or None."""
@@ -351,8 +360,22 @@ class SealedStore:
         return await self._plain_mail(await self.inner.read_mail(run_id, after=after))
 
     async def read_held_mail(self, worker_id: WorkerId, *, seen: Mapping[RunId, int]) -> list[Mail]:
-        """Return unread messages to runs that the worker holds; see `Store.read_held_mail`."""
-        return await self._plain_mail(await self.inner.read_held_mail(worker_id, seen=seen))
+        """Return unread messages to runs that the worker holds; see `Store.read_held_mail`.
+
+        Those of a run whose mail can't be unsealed are passed over, and logged: they stay unread,
+        and reading the mail of that run alone (`read_mail`) says what is wrong.
+        """
+        found = await self.inner.read_held_mail(worker_id, seen=seen)
+        try:
+            return await self._plain_mail(found)
+        except (SealBroken, KeyMissing):
+            plain = []
+            for run_id in dict.fromkeys(mail.run_id for mail in found):
+                try:
+                    plain += await self._plain_mail([m for m in found if m.run_id == run_id])
+                except (SealBroken, KeyMissing) as error:
+                    self._tell(f"mail of run {run_id}", error)
+            return sorted(plain, key=lambda mail: mail.mail_id)
 
     async def _plain_mail(self, found: list[Mail]) -> list[Mail]:
         if not found:
@@ -443,11 +466,21 @@ class SealedStore:
     async def find_schedules(
         self, *, tenant: TenantId | None = None, due_us: int | None = None, limit: int = 100_000
     ) -> list[ScheduleRow]:
-        """Return schedules by `next_at_us`; see `Store.find_schedules`."""
+        """Return schedules by `next_at_us`; see `Store.find_schedules`.
+
+        Of those that are due, one that can't be unsealed is passed over and logged: it must not
+        keep the others from being fired. A list of all says what is wrong.
+        """
         found = await self.inner.find_schedules(tenant=tenant, due_us=due_us, limit=limit)
-        wheres = {row.tenant: (row.tenant, ThreadId("")) for row in found}
-        seals = await self._seals(wheres.values(), shared_only=True)
-        return [rows.unsealed_schedule(row, seals(wheres[row.tenant])) for row in found]
+        plain = []
+        for row in found:
+            try:
+                plain.append(rows.unsealed_schedule(row, await self._tenant_seals(row.tenant)))
+            except (SealBroken, KeyMissing) as error:
+                if due_us is None:
+                    raise
+                self._tell(f"schedule {row.name} of tenant {row.tenant}", error)
+        return plain
 
 
 def _where(row: Place) -> Where:

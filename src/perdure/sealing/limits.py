@@ -20,3 +20,6 @@ ROTATED_AT_ONCE = 500
 
 ROTATION_PASSES_MAX = 100
 """Passes over all data keys in one rotation: more are only needed against another rotation."""
+
+TOLD_MAX = 10_000
+"""Rows that can't be unsealed and whose log line is remembered, so that it is not repeated."""
