@@ -49,7 +49,6 @@ OPEN = """
 import asyncio, sys
 from perdure.clock import system_services
 from perdure.store.postgres import PostgresStore
-from perdure.store.postgres._schema import MIGRATIONS
 
 async def main():
     store = PostgresStore(sys.argv[1], system_services())
