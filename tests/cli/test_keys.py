@@ -71,10 +71,10 @@ def test_every_command_needs_the_keys_of_an_encrypted_store(keyed):
 def test_a_plain_store_is_refused_with_keys(keyed):
     assert keyed("run", f"{FLOWS}:hello", "--input", '"ada"').code == 0
     refused = keyed("ps", "--keys", "file:keys")
-    assert refused.code == 40
+    assert refused.code == 42
     assert "PD610" in refused.err
-    assert keyed("keys", "list").code == 40
-    assert keyed("keys", "rotate", "--keys", "file:keys").code == 40
+    assert keyed("keys", "list").code == 42
+    assert keyed("keys", "rotate", "--keys", "file:keys").code == 42
     assert keyed("ps").code == 0
 
 
@@ -96,6 +96,6 @@ def test_rotation(keyed):
     assert shown["run"]["status"] == "succeeded"
     path.write_text(f"{first}\n")
     refused = keyed("show", run_id, "--keys", "file:keys")
-    assert refused.code == 41
+    assert refused.code == 43
     assert f"'{second}' is needed" in refused.err
     assert first.partition(":")[2] not in refused.err

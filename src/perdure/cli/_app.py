@@ -16,13 +16,13 @@ from perdure.cli import (
     _checking,
     _deciding,
     _executing,
+    _keys,
     _migrating,
     _orders,
     _reading,
     _travel,
     _working,
 )
-from perdure.cli import _checking, _deciding, _executing, _keys, _orders, _reading, _working
 from perdure.cli._options import opens_store
 from perdure.cli._output import print_error
 from perdure.errors import PerdureError, UsageError

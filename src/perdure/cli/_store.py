@@ -46,8 +46,9 @@ async def existing(url: str, graphs: Iterable[Any] = ()) -> AsyncIterator[Runtim
     services = system_services()
     store = make_store(url, services)
     await check_exists(store, url)
-    async with Runtime.open(store, graphs, worker=False, services=services) as runtime:
-    async with Runtime.open(store, worker=False, keys=keys_given(), services=services) as runtime:
+    async with Runtime.open(
+        store, graphs, worker=False, keys=keys_given(), services=services
+    ) as runtime:
         yield runtime
 
 

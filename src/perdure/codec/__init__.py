@@ -1,14 +1,15 @@
 """Bytes to values and back: values, records, frames, the hash chain. Pure."""
 
-from perdure.codec._erased import digests_of, erase_frame, is_erased
 from perdure.codec._envelope import (
     KEY_BYTES,
     KEY_ID_BYTES,
     NONCE_BYTES,
+    SEALED_BYTE,
     DataKey,
     is_sealed,
     key_id_of,
 )
+from perdure.codec._erased import digests_of, erase_frame, is_erased
 from perdure.codec._journal import (
     ERASED_FORMAT,
     FRAME_FORMAT,
@@ -47,8 +48,9 @@ __all__ = [
     "NONCE_BYTES",
     "NO_HASH",
     "PACKED_FORMAT",
-    "OldTypes",
+    "SEALED_BYTE",
     "DataKey",
+    "OldTypes",
     "PageRef",
     "Paged",
     "Pager",
@@ -66,8 +68,8 @@ __all__ = [
     "is_erased",
     "is_hash_right",
     "is_large",
-    "is_time_hashed",
     "is_sealed",
+    "is_time_hashed",
     "joined",
     "key_id_of",
     "names_in",

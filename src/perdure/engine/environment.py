@@ -23,8 +23,14 @@ from perdure.engine.loading import decode_cells, load_checkpoint
 from perdure.engine.lookout import Lookout
 from perdure.engine.patient_store import PatientStore, patient
 from perdure.engine.queue import CommitQueue, StartQueue
-from perdure.errors import DecodeFailed, GraphInvalid, NotFound, PerdureError, UsageError
-from perdure.errors import GraphInvalid, NotFound, PerdureError, StoreSealed, UsageError
+from perdure.errors import (
+    DecodeFailed,
+    GraphInvalid,
+    NotFound,
+    PerdureError,
+    StoreSealed,
+    UsageError,
+)
 from perdure.graph import Effect, Graph, function_graph, graph_defined, graphs_defined
 from perdure.ids import RunId
 from perdure.model import Failure, RunRow, RunStatus

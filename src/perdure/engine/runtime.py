@@ -54,7 +54,6 @@ from perdure.model import (
     Started,
     WorkerRow,
 )
-from perdure.model import records as rec
 from perdure.sealing import KeyProvider, make_keys
 from perdure.store import make_store
 from perdure.store.api import AskQuery, EffectQuery, RunQuery, Store
