@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fault sweep sim mutations soak check fmt bench bench-growth bench-peers bench-state clean
+.PHONY: help setup demo test test-all test-fault sweep sim mutations soak check fmt bench bench-growth bench-peers bench-seal bench-state clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ bench-growth: $(READY) ## Measure what grows with what is stored (about a quarte
 
 bench-state: $(READY) ## Measure what state costs: bytes, steps, loads, forks
 	@$(BIN)/python -m bench.state $(ARGS)
+
+bench-seal: $(READY) ## Measure what encryption costs
+	@$(BIN)/python -m bench.seal $(ARGS)
 
 bench-peers: $(READY) .venv-peers ## Measure, and other systems in turn with it
 	@$(BIN)/python -m bench --peers $(ARGS)

@@ -115,6 +115,13 @@ NEXT: dict[type[PerdureError], str] = {
     errors.StoreForeign: "Name another file in the store URL.",
     errors.StoreSchemaNewer: "Use the newer Perdure that wrote it, or another store.",
     errors.StoreCorrupt: "Run `perdure doctor`, keep a copy, and restore from a backup.",
+    errors.StoreSealed: "Name its keys: `--keys env:NAME` or `--keys file:PATH`.",
+    errors.StorePlain: "Open it without keys, or name a new store to encrypt.",
+    errors.KeyMissing: "Add the key that is named to the place of the keys, or name another place.",
+    errors.SealBroken: (
+        "If a data key can't be unwrapped, give the keys of this store; else keep a copy and "
+        "restore from a backup."
+    ),
     errors.DecodeFailed: "Bring back the code that wrote the value; the data is left as it is.",
     errors.TypeUnknown: "Import or register the type that is named in this process.",
     errors.RecordErased: (

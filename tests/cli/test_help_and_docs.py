@@ -37,7 +37,7 @@ def options(name):
         command = command.commands[word]
     parameters = command.params
     found = {each for parameter in parameters for each in parameter.opts if each.startswith("--")}
-    return found - {"--help", "--store", "--json"}
+    return found - {"--help", "--store", "--keys", "--json"}
 
 
 def test_commands_are_those_that_are_documented():
@@ -68,7 +68,7 @@ def test_help_has_examples_of_the_command_itself(inside, name):
 def test_examples_use_options_that_exist(inside, name):
     examples = inside(*name.split(), "--help").out.partition("Examples:\n")[2].partition("\n\n")[0]
     used = set(re.findall(r"(?<= )--[a-z-]+", examples))
-    assert used <= options(name) | {"--store", "--json"}
+    assert used <= options(name) | {"--store", "--keys", "--json"}
 
 
 @pytest.mark.parametrize("code", FINDING_CODES)

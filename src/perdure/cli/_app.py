@@ -16,12 +16,14 @@ from perdure.cli import (
     _checking,
     _deciding,
     _executing,
+    _keys,
     _migrating,
     _orders,
     _reading,
     _travel,
     _working,
 )
+from perdure.cli._options import opens_store
 from perdure.cli._output import print_error
 from perdure.errors import PerdureError, UsageError
 
@@ -84,6 +86,14 @@ GROUPS: dict[str, tuple[str, dict[Callable[..., None], str]]] = {
             _orders.schedule_resume: "Let it go on.",
         },
     ),
+    "keys": (
+        "Keys of encrypted stores.",
+        {
+            _keys.keys_new: "Make a key.",
+            _keys.keys_list: "List the keys that a store needs.",
+            _keys.keys_rotate: "Wrap the data keys with the newest key.",
+        },
+    ),
 }
 """Every group of commands; a function `group_name` is the command `group name`."""
 
@@ -94,13 +104,15 @@ def _help(function: Callable[..., None]) -> str:
 
 
 for _function, _summary in COMMANDS.items():
-    app.command(_function.__name__, help=_help(_function), short_help=_summary)(_function)
+    app.command(_function.__name__, help=_help(_function), short_help=_summary)(
+        opens_store(_function)
+    )
 
 for _group, (_summary, _commands) in GROUPS.items():
     _inner = typer.Typer(add_completion=False, rich_markup_mode=None, help=_summary)
     for _function, _what in _commands.items():
         _name = _function.__name__.removeprefix(f"{_group}_")
-        _inner.command(_name, help=_help(_function), short_help=_what)(_function)
+        _inner.command(_name, help=_help(_function), short_help=_what)(opens_store(_function))
     app.add_typer(_inner, name=_group, short_help=_summary)
 
 

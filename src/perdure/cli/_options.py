@@ -1,13 +1,15 @@
 """Arguments and options that several commands share."""
 
 import asyncio
+import functools
+import inspect
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from perdure.cli._store import DEFAULT_URL, VARIABLE
+from perdure.cli._store import DEFAULT_URL, KEYS_VARIABLE, VARIABLE, with_keys
 from perdure.errors import SettingInvalid
 
 StoreUrl = Annotated[
@@ -18,6 +20,15 @@ StoreUrl = Annotated[
         metavar="URL",
         help="The store, e.g. sqlite:///perdure.db.",
         show_default=DEFAULT_URL,
+    ),
+]
+Keys = Annotated[
+    str | None,
+    typer.Option(
+        "--keys",
+        envvar=KEYS_VARIABLE,
+        metavar="FROM",
+        help="Keys of an encrypted store: env:NAME or file:PATH.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/cli.md).")]
@@ -50,6 +61,30 @@ Target = Annotated[
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, as 'perdure ps' shows it.")]
 
 T = TypeVar("T")
+
+
+def opens_store(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that opens a store the option `--keys`; others are left as they are."""
+    signature = inspect.signature(function)
+    if "store" not in signature.parameters:
+        return function
+
+    @functools.wraps(function)
+    def command(*args: Any, keys: str | None = None, **kwargs: Any) -> None:
+        """Run the command with the keys that are given."""
+        with with_keys(keys):
+            function(*args, **kwargs)
+
+    option = inspect.Parameter(
+        "keys", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Keys
+    )
+    given = list(signature.parameters.values())
+    place = list(signature.parameters).index("store") + 1
+    command.__signature__ = signature.replace(  # type: ignore[attr-defined]  # what typer reads
+        parameters=[*given[:place], option, *given[place:]]
+    )
+    command.__annotations__ = {**function.__annotations__, "keys": Keys}
+    return command
 
 
 def await_(coroutine: Coroutine[Any, Any, T]) -> T:

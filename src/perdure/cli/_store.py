@@ -2,8 +2,9 @@
 
 import os
 import shlex
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from perdure.clock import system_services
@@ -14,6 +15,24 @@ from perdure.store.api import Store
 
 DEFAULT_URL = "sqlite:///perdure.db"
 VARIABLE = "PERDURE_STORE"
+KEYS_VARIABLE = "PERDURE_KEYS_FROM"
+
+_keys: ContextVar[str | None] = ContextVar("perdure_keys", default=None)
+
+
+@contextmanager
+def with_keys(spec: str | None) -> Iterator[None]:
+    """Let the store of a command be opened with these keys; None or empty: with none."""
+    token = _keys.set(spec or None)
+    try:
+        yield
+    finally:
+        _keys.reset(token)
+
+
+def keys_given() -> str | None:
+    """Return where the keys of the command's store are, or None."""
+    return _keys.get()
 
 
 @asynccontextmanager
@@ -27,7 +46,9 @@ async def existing(url: str, graphs: Iterable[Any] = ()) -> AsyncIterator[Runtim
     services = system_services()
     store = make_store(url, services)
     await check_exists(store, url)
-    async with Runtime.open(store, graphs, worker=False, services=services) as runtime:
+    async with Runtime.open(
+        store, graphs, worker=False, keys=keys_given(), services=services
+    ) as runtime:
         yield runtime
 
 
@@ -47,7 +68,7 @@ async def looking(url: str) -> AsyncIterator[Runtime]:
 
 def creating(url: str, graphs: Iterable[Any], *, worker: WorkerSettings | bool) -> Runtime:
     """Return a runtime over a store that is created if it does not exist."""
-    return Runtime.open(url, graphs, worker=worker)
+    return Runtime.open(url, graphs, worker=worker, keys=keys_given())
 
 
 def check_shared(url: str) -> None:
@@ -84,9 +105,12 @@ def with_store(command: str, url: str) -> str:
 
     A password is not shown: `PERDURE_STORE` keeps it out of commands, too.
     """
-    if url == os.environ.get(VARIABLE, DEFAULT_URL):
-        return command
     words, mark, comment = command.partition("  #")
+    keys = keys_given()
+    if keys is not None and keys != os.environ.get(KEYS_VARIABLE):
+        words += f" --keys {shlex.quote(keys)}"
+    if url == os.environ.get(VARIABLE, DEFAULT_URL):
+        return f"{words}{mark}{comment}"
     shown = shown_url(url)
     if shown != url:  # a command with stars in it would fail, and say nothing of why
         shown = shown.replace(":***@", "@")

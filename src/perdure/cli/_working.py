@@ -13,7 +13,7 @@ from perdure.cli._executing import Interrupts, drain, log_to_stderr
 from perdure.cli._options import StoreUrl, await_
 from perdure.cli._output import note, print_json, say, table
 from perdure.cli._reading import refuse_given
-from perdure.cli._store import DEFAULT_URL, check_shared
+from perdure.cli._store import DEFAULT_URL, check_shared, keys_given
 from perdure.cli._targets import load_target
 from perdure.cli._text import plural
 from perdure.cli._worker_log import tell_of_ends, told_store
@@ -155,7 +155,7 @@ async def _work(
     interrupts = Interrupts()
     interrupts.watch()
     graphs = [load_target(target) for target in targets]
-    async with Runtime.open(told_store(url), graphs, worker=settings) as runtime:
+    async with Runtime.open(told_store(url), graphs, worker=settings, keys=keys_given()) as runtime:
         tell_of_ends(runtime)
         executing = runtime.worker
         if executing is None:

@@ -5,7 +5,7 @@ so that the whole engine runs unchanged on a virtual clock. Times are integer mi
 1970-01-01 UTC (`*_us`); durations given by people are float seconds (`*_s`).
 """
 
-from perdure.clock._api import Clock, IdSource, Probe, Rng, Services
+from perdure.clock._api import Clock, Entropy, IdSource, Probe, Rng, Services
 from perdure.clock._system import (
     SystemClock,
     SystemIds,
@@ -17,6 +17,7 @@ from perdure.clock._system import (
 
 __all__ = [
     "Clock",
+    "Entropy",
     "IdSource",
     "Probe",
     "Rng",

@@ -1,5 +1,6 @@
 """Protocols of time, chance and identity, and the bundle that the engine is given."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +10,10 @@ Probe = Callable[[str], None]
 
 Fault tests put a function here that kills the process at a chosen point.
 """
+
+
+Entropy = Callable[[int], bytes]
+"""Returns that many bytes which nobody can guess: for keys and nonces."""
 
 
 class Clock(Protocol):
@@ -46,3 +51,4 @@ class Services:
     rng: Rng
     ids: IdSource
     probe: Probe
+    entropy: Entropy = os.urandom

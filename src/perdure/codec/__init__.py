@@ -1,5 +1,14 @@
 """Bytes to values and back: values, records, frames, the hash chain. Pure."""
 
+from perdure.codec._envelope import (
+    KEY_BYTES,
+    KEY_ID_BYTES,
+    NONCE_BYTES,
+    SEALED_BYTE,
+    DataKey,
+    is_sealed,
+    key_id_of,
+)
 from perdure.codec._erased import digests_of, erase_frame, is_erased
 from perdure.codec._journal import (
     ERASED_FORMAT,
@@ -34,8 +43,13 @@ from perdure.codec._values import ValueCodec, describe
 __all__ = [
     "ERASED_FORMAT",
     "FRAME_FORMAT",
+    "KEY_BYTES",
+    "KEY_ID_BYTES",
+    "NONCE_BYTES",
     "NO_HASH",
     "PACKED_FORMAT",
+    "SEALED_BYTE",
+    "DataKey",
     "OldTypes",
     "PageRef",
     "Paged",
@@ -54,8 +68,10 @@ __all__ = [
     "is_erased",
     "is_hash_right",
     "is_large",
+    "is_sealed",
     "is_time_hashed",
     "joined",
+    "key_id_of",
     "names_in",
     "opened",
     "record_digests",

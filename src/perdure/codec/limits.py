@@ -48,3 +48,6 @@ ARRAY_DIMENSIONS_MAX = 64
 
 TYPE_DEPTH_MAX = 16
 """Deepest nesting of an array's structured type."""
+
+SEALED_BYTES_MAX = FRAME_BYTES_MAX + 1024
+"""Largest sealed form that is read, in bytes: a largest frame and what sealing adds."""

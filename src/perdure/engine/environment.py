@@ -23,10 +23,18 @@ from perdure.engine.loading import decode_cells, load_checkpoint
 from perdure.engine.lookout import Lookout
 from perdure.engine.patient_store import PatientStore, patient
 from perdure.engine.queue import CommitQueue, StartQueue
-from perdure.errors import DecodeFailed, GraphInvalid, NotFound, PerdureError, UsageError
+from perdure.errors import (
+    DecodeFailed,
+    GraphInvalid,
+    NotFound,
+    PerdureError,
+    StoreSealed,
+    UsageError,
+)
 from perdure.graph import Effect, Graph, function_graph, graph_defined, graphs_defined
 from perdure.ids import RunId
 from perdure.model import Failure, RunRow, RunStatus
+from perdure.sealing import KeyProvider, is_sealed_store, sealed
 from perdure.store.api import Store
 
 
@@ -37,9 +45,27 @@ def _ignore(*_facts: object) -> None:
 class Environment:
     """Store, services, codec, plans and limits of one runtime."""
 
-    def __init__(self, store: Store, services: Services, *, sandbox: Any = None) -> None:
-        """Bundle them; `sandbox` is a backend of `perdure.sandbox`, or None."""
-        self.store = store = patient(store, services)
+    def __init__(
+        self,
+        store: Store,
+        services: Services,
+        *,
+        sandbox: Any = None,
+        keys: KeyProvider | None = None,
+    ) -> None:
+        """Bundle them.
+
+        Args:
+            store: not open yet.
+            services: clock, chance and ids.
+            sandbox: a backend of `perdure.sandbox`, or None.
+            keys: what the store is encrypted with; None: it is not.
+        """
+        self._patient = patient(store, services)
+        # Sealed once, however often a call is repeated below.
+        store = self._patient if keys is None else sealed(self._patient, keys, services)
+        self.store = store
+        self._is_sealed = keys is not None
         self.services = services
         self.now_us = store.now_us  # the time that all workers of the store agree on
         self.registry = TypeRegistry()
@@ -123,8 +149,25 @@ class Environment:
 
     def hurry(self) -> None:
         """Be done soon: an outage is no reason to wait any longer."""
-        if isinstance(self.store, PatientStore):
-            self.store.patience_s = CLOSE_S
+        if isinstance(self._patient, PatientStore):
+            self._patient.patience_s = CLOSE_S
+
+    async def open_store(self) -> None:
+        """Open the store.
+
+        Raises:
+            StoreSealed: it is encrypted, and no keys were given.
+            StorePlain, KeyMissing, SealBroken: keys were given, and it is not encrypted with them.
+        """
+        await self.store.open()
+        if self._is_sealed or not await is_sealed_store(self.store):
+            return
+        await self.store.close()
+        msg = (
+            f"the store {self.store.place!r} is encrypted, and no keys were given; nothing was "
+            "written. Name them: --keys env:NAME or --keys file:PATH (Runtime.open(keys=...))"
+        )
+        raise StoreSealed(msg, place=self.store.place)
 
     # -- graphs ------------------------------------------------------------------------------------
 

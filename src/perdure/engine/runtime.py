@@ -54,6 +54,7 @@ from perdure.model import (
     Started,
     WorkerRow,
 )
+from perdure.sealing import KeyProvider, make_keys
 from perdure.store import make_store
 from perdure.store.api import AskQuery, EffectQuery, RunQuery, Store
 
@@ -137,6 +138,7 @@ class Runtime(Orders, Travels):
         *,
         worker: bool | WorkerSettings = True,
         sandbox: Any = None,
+        keys: str | KeyProvider | None = None,
         services: Services | None = None,
     ) -> Self:
         """Return a runtime to be entered with `async with`.
@@ -147,15 +149,18 @@ class Runtime(Orders, Travels):
             graphs: graphs and plain async functions that this process can run.
             worker: whether this process executes runs; or how (`WorkerSettings`).
             sandbox: backend for `ctx.sandbox` and effects of kind contained.
+            keys: what the store is encrypted with: `env:NAME`, `file:PATH`, or a `KeyProvider`;
+                None: it is not encrypted. A new store is encrypted from its first row on.
             services: clock, chance and ids; for tests.
 
         Raises:
             GraphInvalid: a graph is not valid.
-            SettingInvalid: the URL names no store.
+            SettingInvalid: the URL names no store, or `keys` no keys.
         """
         services = services or system_services()
         store = make_store(url, services) if isinstance(url, str) else url
-        engine = Environment(store, services, sandbox=sandbox)
+        provider = None if keys is None else make_keys(keys, services)
+        engine = Environment(store, services, sandbox=sandbox, keys=provider)
         engine.register(graphs)
         settings = worker if isinstance(worker, WorkerSettings) else WorkerSettings()
         return cls(engine, Worker(engine, settings) if worker else None)
@@ -165,11 +170,12 @@ class Runtime(Orders, Travels):
 
         Raises:
             UsageError: it was entered before.
+            StoreSealed, StorePlain, KeyMissing, SealBroken: the store and the keys do not fit.
         """
         if self._is_entered:
             msg = "a Runtime is entered once; open another one with Runtime.open(...)"
             raise UsageError(msg)
-        await self.engine.store.open()
+        await self.engine.open_store()
         self._is_entered = True  # a store that could not be opened may be tried again
         self._is_open = True
         self.engine.queue.start()

@@ -36,6 +36,10 @@ now, whether trying again can help, and the next command. The tree:
     |   +-- StoreForeign          not a Perdure store
     |   +-- StoreSchemaNewer      written by a newer Perdure
     |   +-- StoreCorrupt          what was read is not what was written
+    |   |   +-- SealBroken        encrypted bytes that are not what was encrypted for that place
+    |   +-- StoreSealed           an encrypted store, and no keys were given
+    |   +-- StorePlain            keys were given for a store that is not encrypted
+    |   +-- KeyMissing            the key that is needed is not among those given
     +-- DecodeFailed              stored bytes that can't be read back (never None or older data)
     |   +-- TypeUnknown           a stored type that this process has not registered
     |   +-- RecordErased          journal records that were erased on purpose
@@ -62,6 +66,7 @@ from perdure.errors._tree import (
     ExportInvalid,
     GraphInvalid,
     InvariantBroken,
+    KeyMissing,
     KeyUnusable,
     LeaseLost,
     MigrationFailed,
@@ -78,6 +83,7 @@ from perdure.errors._tree import (
     RunCancelled,
     RunFailed,
     RunFinal,
+    SealBroken,
     SettingInvalid,
     StartKeyReused,
     StateMutated,
@@ -87,8 +93,10 @@ from perdure.errors._tree import (
     StoreForeign,
     StoreFull,
     StoreLocked,
+    StorePlain,
     StoreReadOnly,
     StoreSchemaNewer,
+    StoreSealed,
     StoreUnavailable,
     ThreadBusy,
     TypeUnknown,
@@ -115,6 +123,7 @@ __all__ = [
     "ExportInvalid",
     "GraphInvalid",
     "InvariantBroken",
+    "KeyMissing",
     "KeyUnusable",
     "LeaseLost",
     "MigrationFailed",
@@ -131,6 +140,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunFinal",
+    "SealBroken",
     "SettingInvalid",
     "StartKeyReused",
     "StateMutated",
@@ -140,8 +150,10 @@ __all__ = [
     "StoreForeign",
     "StoreFull",
     "StoreLocked",
+    "StorePlain",
     "StoreReadOnly",
     "StoreSchemaNewer",
+    "StoreSealed",
     "StoreUnavailable",
     "ThreadBusy",
     "TypeUnknown",

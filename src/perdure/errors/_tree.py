@@ -242,6 +242,22 @@ class StoreCorrupt(StoreError):
     """What was read is not what was written."""
 
 
+class SealBroken(StoreCorrupt):
+    """Encrypted bytes are not what was encrypted for that place; names the row and the column."""
+
+
+class StoreSealed(StoreError):
+    """The store is encrypted, and no keys were given; nothing was written."""
+
+
+class StorePlain(StoreError):
+    """Keys were given for a store that is not encrypted; nothing was written."""
+
+
+class KeyMissing(StoreError):
+    """The key that is needed is not among those that were given; nothing was written."""
+
+
 class DecodeFailed(PerdureError):
     """Stored bytes cannot be read back; names thread, run and place."""
 

@@ -284,6 +284,29 @@ class Page(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A data key, wrapped: what is needed beside the provider's key to read what it sealed.
+
+    Keyed by (tenant, scope, number).
+
+    Attributes:
+        tenant: whose data it seals; empty for the key that belongs to the store.
+        scope: what it seals: "store", "tenant" (pages and names), or "thread:" and the thread.
+        number: from 1; the highest one of a scope seals, the others read.
+        key_id: its identity, in all that it sealed; hexadecimal.
+        wrapped: the data key as the provider wrapped it.
+        wrapped_by: id of the provider's key.
+    """
+
+    tenant: TenantId
+    scope: str
+    number: int
+    key_id: str
+    wrapped: bytes
+    wrapped_by: str
+    created_at_us: int = 0
+
+
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run to create.
 

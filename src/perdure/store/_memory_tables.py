@@ -12,6 +12,7 @@ from perdure.model import (
     AskRow,
     EffectRow,
     FrameRow,
+    KeyRow,
     LimitRow,
     Mail,
     RunRow,
@@ -41,6 +42,7 @@ class Tables:
         self.mail: dict[RunId, tuple[Mail, ...]] = {}
         self.posts: dict[tuple[RunId, str], int] = {}
         self.pages: dict[tuple[TenantId, bytes], bytes] = {}
+        self.keys: dict[tuple[TenantId, str, int], KeyRow] = {}
         self.effects: dict[EffectId, EffectRow] = {}
         self.effect_keys: dict[tuple[TenantId, str], EffectId] = {}
         self.asks: dict[AskId, AskRow] = {}

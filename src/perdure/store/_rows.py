@@ -17,6 +17,7 @@ from perdure.model import (
     Failure,
     FrameRow,
     GraphShape,
+    KeyRow,
     LimitRow,
     Mail,
     MailKind,
@@ -42,6 +43,7 @@ _decode_graphs = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
 RUN_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(RunRow))
 """The columns of a run in the order of `RunRow`."""
 
+KEY_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(KeyRow))
 THREAD_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(ThreadRow))
 WORKER_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(WorkerRow))
 
@@ -266,6 +268,20 @@ def limit_row(row: Row) -> LimitRow:
         rate=row[3],
         period_us=row[4],
         set_at_us=row[5],
+    )
+
+
+@_readable
+def key_row(row: Row) -> KeyRow:
+    """Return the data key of a row with `KEY_COLUMNS`."""
+    return KeyRow(
+        tenant=row[0],
+        scope=row[1],
+        number=row[2],
+        key_id=row[3],
+        wrapped=bytes(row[4]),
+        wrapped_by=row[5],
+        created_at_us=row[6],
     )
 
 

@@ -31,6 +31,7 @@ from perdure.model import (
     EffectRow,
     EffectState,
     FrameRow,
+    KeyRow,
     Mail,
     MailKind,
     MailPosted,
@@ -337,6 +338,11 @@ def gap_free(
         "written. Run: perdure doctor"
     )
     raise StoreCorrupt(msg, run_id=run_id, seq=expected, last_seq=last_seq)
+
+
+def key_order(row: KeyRow) -> tuple[TenantId, str, int]:
+    """Return what a data key is stored by."""
+    return row.tenant, row.scope, row.number
 
 
 def spawned(run: NewRun) -> NewRun:

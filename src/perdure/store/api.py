@@ -48,6 +48,7 @@ from perdure.model import (
     EffectRow,
     EffectState,
     FrameRow,
+    KeyRow,
     LimitRow,
     LimitState,
     Mail,
@@ -81,6 +82,10 @@ REMOTE = Capability("remote")
 
 The engine repeats the calls of such a store.
 """
+
+
+KEYS_MAX = 1_000
+"""Data keys that are stored or asked for at once: bounds one statement."""
 
 
 class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,6 +225,25 @@ class Store(Protocol):
         Idempotent: by hash.
         Durability: all of them, when it returns.
         """
+
+    async def put_keys(self, keys: Sequence[KeyRow]) -> list[KeyRow]:
+        """Store data keys; return those that stand, in order: where there was one, that one.
+
+        Of several that come at once for one (tenant, scope, number) exactly one stands, and all
+        callers get it. At most `KEYS_MAX` at once.
+        Idempotent: by (tenant, scope, number).
+        Durability: all of them, when it returns.
+        """
+        ...
+
+    async def rewrap_key(self, key: KeyRow, *, expected: bytes) -> bool:
+        """Replace `wrapped` and `wrapped_by` of a data key if it is wrapped as expected.
+
+        Returns whether it is wrapped as given now. Nothing else of the key changes.
+        Idempotent: yes.
+        Durability: when it returns. Atomicity: the comparison is part of the write.
+        """
+        ...
 
     async def transact(
         self,
@@ -442,6 +466,22 @@ class Store(Protocol):
 
     async def read_pages(self, tenant: TenantId, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the bodies of the tenant's pages by hash; those that are missing are left out."""
+        ...
+
+    async def read_keys(
+        self,
+        scopes: Sequence[tuple[TenantId, str]] | None = None,
+        *,
+        after: tuple[TenantId, str, int] | None = None,
+        limit: int = 100_000,
+    ) -> list[KeyRow]:
+        """Return data keys by (tenant, scope, number).
+
+        Args:
+            scopes: only those of these (tenant, scope), at most `KEYS_MAX`; None: all.
+            after: only those above (the next page).
+            limit: at most this many rows, 1 to 100,000.
+        """
         ...
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:

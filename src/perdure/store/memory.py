@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from perdure.clock import Services
 from perdure.core.room import Room
 from perdure.errors import SettingInvalid, StoreUnavailable, UsageError
@@ -25,6 +27,7 @@ from perdure.model import (
     AskRow,
     EffectRow,
     FrameRow,
+    KeyRow,
     LimitRow,
     LimitState,
     Mail,
@@ -148,6 +151,25 @@ class MemoryStore:
         """Store pages; see `Store.put_pages`."""
         async with self._write("put_pages") as tables:
             writes.put_pages(tables, tenant, pages)
+
+    async def put_keys(self, keys: Sequence[KeyRow]) -> list[KeyRow]:
+        """Store data keys; see `Store.put_keys`."""
+        async with self._write("put_keys") as tables:
+            for key in keys:
+                if rules.key_order(key) not in tables.keys:
+                    tables.put(tables.keys, rules.key_order(key), key)
+            return [tables.keys[rules.key_order(key)] for key in keys]
+
+    async def rewrap_key(self, key: KeyRow, *, expected: bytes) -> bool:
+        """Wrap a data key anew; see `Store.rewrap_key`."""
+        async with self._write("rewrap_key") as tables:
+            found = tables.keys.get(rules.key_order(key))
+            if found is None or found.key_id != key.key_id:
+                return False
+            if found.wrapped == expected:
+                new = replace(found, wrapped=key.wrapped, wrapped_by=key.wrapped_by)
+                tables.put(tables.keys, rules.key_order(key), new)
+            return tables.keys[rules.key_order(key)].wrapped == key.wrapped
 
     async def transact(
         self,
@@ -403,6 +425,23 @@ class MemoryStore:
         self._check_open()
         pages = self._tables.pages
         return {name: pages[tenant, name] for name in hashes if (tenant, name) in pages}
+
+    async def read_keys(
+        self,
+        scopes: Sequence[tuple[TenantId, str]] | None = None,
+        *,
+        after: tuple[TenantId, str, int] | None = None,
+        limit: int = 100_000,
+    ) -> list[KeyRow]:
+        """Return data keys by (tenant, scope, number); see `Store.read_keys`."""
+        wanted = None if scopes is None else set(scopes)
+        found = [
+            row
+            for row in self._rows(self._tables.keys)
+            if (wanted is None or (row.tenant, row.scope) in wanted)
+            and (after is None or rules.key_order(row) > after)
+        ]
+        return sorted(found, key=rules.key_order)[: rules.limit_of(limit)]
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""

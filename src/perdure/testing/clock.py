@@ -247,5 +247,9 @@ def virtual_services(
         probe: called at each crash point.
     """
     return Services(
-        clock=clock or VirtualClock(), rng=SeededRng(seed), ids=CountingIds(lane), probe=probe
+        clock=clock or VirtualClock(),
+        rng=SeededRng(seed),
+        ids=CountingIds(lane),
+        probe=probe,
+        entropy=random.Random(f"{seed} {lane}").randbytes,
     )

@@ -32,6 +32,7 @@ _PARTS = [
     f"perdure.testing.{part}"
     for part in (
         "_conformance_crash",
+        "_conformance_keys",
         "_conformance_messages",
         "_conformance_orders",
         "_conformance_pages",
@@ -45,6 +46,7 @@ pytest.register_assert_rewrite(*(part for part in _PARTS if part not in sys.modu
 
 from perdure.store.api import Store
 from perdure.testing._conformance_crash import CrashRules, DamageRules
+from perdure.testing._conformance_keys import KeyRules
 from perdure.testing._conformance_messages import AskRules, EffectRules, MailRules
 from perdure.testing._conformance_orders import (
     LimitRules,
@@ -75,6 +77,7 @@ class StoreConformance(
     AskRules,
     EffectRules,
     PageRules,
+    KeyRules,
     RepeatRules,
     CrashRules,
     DamageRules,

@@ -49,6 +49,30 @@ APPEND_TYPES = ("jsonb", "bytea", "jsonb", "jsonb", "jsonb", "jsonb")
 APPEND_PREPARED = "SELECT * FROM @.commit_frames($1, $2, $3, $4, $5, $6)"
 APPEND = "SELECT * FROM @.commit_frames(" + ", ".join(f"%s::{kind}" for kind in APPEND_TYPES) + ")"
 PUT_PAGES = "SELECT @.put_pages(%s::text, %s::jsonb, %s::bytea, %s::bigint)"
+# In the order of the keys, so that two writers of the same ones do not wait for each other.
+PUT_KEYS = f"""
+INSERT INTO @.keys ({rows.KEY_COLUMNS})
+SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bytea[], %s::text[],
+    %s::bigint[]) AS n (tenant, scope, number)
+ORDER BY n.tenant COLLATE "C", n.scope COLLATE "C", n.number
+ON CONFLICT (tenant, scope, number) DO NOTHING
+"""
+REWRAP_KEY = """
+UPDATE @.keys SET wrapped = %s, wrapped_by = %s
+WHERE tenant = %s AND scope = %s AND number = %s AND key_id = %s AND wrapped = %s
+RETURNING 1
+"""
+FIND_KEYS = f"""
+SELECT {rows.KEY_COLUMNS} FROM @.keys
+WHERE %(tenant)s::text IS NULL
+    OR (tenant, scope, number) > (%(tenant)s, %(scope)s, %(number)s::bigint)
+ORDER BY tenant, scope, number LIMIT %(limit)s
+"""
+READ_KEYS = f"""
+SELECT {rows.KEY_COLUMNS} FROM @.keys
+WHERE (tenant, scope) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+ORDER BY tenant, scope, number
+"""
 READ_PAGES = "SELECT hash, body FROM @.pages WHERE tenant = %s AND hash = ANY (%s::bytea[])"
 START = f"SELECT x.outcome, x.cancelled, {RUN_OF_RESULT} FROM @.start(%s::jsonb, %s::bytea) AS x"
 CLAIM = f"SELECT {RUN} FROM @.claim(%s::text, %s::jsonb, %s::bigint, %s::bigint, %s::int, %s::int)"

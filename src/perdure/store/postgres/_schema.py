@@ -17,6 +17,7 @@ MIGRATIONS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (1, ("0001_tables", "0002_guards", "0003_writes", "0004_statistics")),
     (2, ("0005_effects",)),
     (3, ("0006_pages",)),
+    (4, ("0007_keys",)),
 )
 """Schema version and the scripts that make it from the one before, oldest first."""
 

@@ -28,6 +28,7 @@ from perdure.model import (
     EffectRow,
     Fenced,
     FrameRow,
+    KeyRow,
     LimitRow,
     LimitState,
     Mail,
@@ -323,6 +324,28 @@ class PostgresStore:
         wire = as_json(pages_wire(pages, blob))
         params = (tenant, wire, blob.bytes(), self.now_us())
         await self._call("put_pages", queries.PUT_PAGES, params, is_write=True)
+
+    async def put_keys(self, keys: Sequence[KeyRow]) -> list[KeyRow]:
+        """Store data keys; see `Store.put_keys`."""
+        if not keys:
+            return []
+        columns = [list(column) for column in zip(*map(astuple, keys), strict=True)]
+        await self._call("put_keys", queries.PUT_KEYS, columns, is_write=True)
+        # A statement of its own, which sees what another writer committed meanwhile.
+        found = await self.read_keys([(key.tenant, key.scope) for key in keys])
+        standing = {rules.key_order(key): key for key in found}
+        return [standing[rules.key_order(key)] for key in keys]
+
+    async def rewrap_key(self, key: KeyRow, *, expected: bytes) -> bool:
+        """Wrap a data key anew; see `Store.rewrap_key`."""
+        new = (key.wrapped, key.wrapped_by)
+        params = (*new, *rules.key_order(key), key.key_id, expected)
+        await self._call("rewrap_key", queries.REWRAP_KEY, params, is_write=True)
+        found = await self.read_keys([(key.tenant, key.scope)])
+        return any(
+            (each.number, each.key_id, each.wrapped) == (key.number, key.key_id, key.wrapped)
+            for each in found
+        )
 
     async def transact(
         self,
@@ -646,6 +669,25 @@ class PostgresStore:
     async def read_pages(self, tenant: TenantId, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the bodies of the tenant's pages by hash; see `Store.read_pages`."""
         return dict(await self._call("pages", queries.READ_PAGES, (tenant, list(set(hashes)))))
+
+    async def read_keys(
+        self,
+        scopes: Sequence[tuple[TenantId, str]] | None = None,
+        *,
+        after: tuple[TenantId, str, int] | None = None,
+        limit: int = 100_000,
+    ) -> list[KeyRow]:
+        """Return data keys by (tenant, scope, number); see `Store.read_keys`."""
+        most = rules.limit_of(limit)
+        if scopes is None:
+            start = after or (None, None, None)
+            params = dict(zip(("tenant", "scope", "number"), start, strict=True)) | {"limit": most}
+            found = await self._call("keys", queries.FIND_KEYS, params)
+        else:
+            lists = [tenant for tenant, _ in scopes], [scope for _, scope in scopes]
+            found = await self._call("keys", queries.READ_KEYS, lists)
+        keys = [rows.key_row(row) for row in found]
+        return [key for key in keys if after is None or rules.key_order(key) > after][:most]
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""

@@ -215,11 +215,26 @@ CREATE TABLE perdure_pages (
 CREATE UNIQUE INDEX perdure_pages_hash ON perdure_pages (tenant, hash);
 """
 
+# Data keys of encryption, each wrapped by a key that is kept elsewhere.
+_KEYS = """
+CREATE TABLE perdure_keys (
+    tenant TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    key_id TEXT NOT NULL,
+    wrapped BLOB NOT NULL,
+    wrapped_by TEXT NOT NULL,
+    created_at_us INTEGER NOT NULL,
+    PRIMARY KEY (tenant, scope, number)
+) WITHOUT ROWID;
+"""
+
 MIGRATIONS: tuple[tuple[int, str], ...] = (
     (1, _VERSION_1),
     (2, _REPEATED_POSTS),
     (3, _ORDERS),
     (4, _PAGES),
+    (5, _KEYS),
 )
 """Schema version and the SQL that makes it from the one before, oldest first."""
 

@@ -26,6 +26,7 @@ from perdure.model import (
     EffectRow,
     Fenced,
     FrameRow,
+    KeyRow,
     LimitRow,
     LimitState,
     Mail,
@@ -51,7 +52,7 @@ from perdure.store.api import (
     RunQuery,
     Transaction,
 )
-from perdure.store.sqlite import _append, _mail, _orders, _pages, _queries, _runs
+from perdure.store.sqlite import _append, _keys, _mail, _orders, _pages, _queries, _runs
 from perdure.store.sqlite._connect import connect_reader, connect_writer
 from perdure.store.sqlite._liveness import LockFolder
 from perdure.store.sqlite._os_thread import ConnectionThread, Writer
@@ -220,6 +221,14 @@ class SqliteStore:
         """Store pages; see `Store.put_pages`."""
         at_us = self._services.clock.now_us()
         await self._writer.call("pages", lambda db: _pages.put_pages(db, tenant, pages, at_us))
+
+    async def put_keys(self, keys: Sequence[KeyRow]) -> list[KeyRow]:
+        """Store data keys; see `Store.put_keys`."""
+        return await self._writer.call("put_keys", lambda db: _keys.put_keys(db, keys))
+
+    async def rewrap_key(self, key: KeyRow, *, expected: bytes) -> bool:
+        """Wrap a data key anew; see `Store.rewrap_key`."""
+        return await self._writer.call("rewrap", lambda db: _keys.rewrap_key(db, key, expected))
 
     async def transact(
         self,
@@ -509,6 +518,17 @@ class SqliteStore:
     async def read_pages(self, tenant: TenantId, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the bodies of the tenant's pages by hash; see `Store.read_pages`."""
         return await self._read("pages", lambda db: _pages.read_pages(db, tenant, hashes))
+
+    async def read_keys(
+        self,
+        scopes: Sequence[tuple[TenantId, str]] | None = None,
+        *,
+        after: tuple[TenantId, str, int] | None = None,
+        limit: int = 100_000,
+    ) -> list[KeyRow]:
+        """Return data keys by (tenant, scope, number); see `Store.read_keys`."""
+        most = rules.limit_of(limit)
+        return await self._read("keys", lambda db: _keys.read_keys(db, scopes, after, most))
 
     async def read_ask(self, ask_id: AskId) -> AskRow | None:
         """Return the ask, or None."""

@@ -1,0 +1,171 @@
+"""`perdure keys`: make keys, see which ones a store needs, wrap its data keys anew."""
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from perdure.cli._options import AsJson, StoreUrl, await_
+from perdure.cli._output import note, print_json, say, table
+from perdure.cli._store import DEFAULT_URL, KEYS_VARIABLE, check_exists, check_shared, keys_given
+from perdure.cli._text import full_time, plural
+from perdure.clock import system_services
+from perdure.engine.waits import as_datetime
+from perdure.errors import SettingInvalid, UsageError
+from perdure.sealing import (
+    KeyProvider,
+    make_keys,
+    new_key,
+    parse_keys,
+    read_key_file,
+    rotate,
+    wrappings,
+)
+from perdure.store import make_store
+from perdure.store.api import Store
+
+KeyFile = Annotated[
+    str | None,
+    typer.Option("--file", metavar="PATH", help="Add it to this file as the newest, mode 0600."),
+]
+
+
+def keys_new(*, file: KeyFile = None, as_json: AsJson = False) -> None:
+    r"""Make a key; print it as env: takes it, or add it to a file as file: takes it.
+
+    The key is a secret, and all that it encrypts is lost with it: keep a copy in another place.
+
+    \b
+    Examples:
+      perdure keys new --file /etc/perdure/keys
+      export AGENT_KEYS="$(perdure keys new)"
+    """
+    entry = new_key(system_services().entropy)
+    key_id = entry.partition(":")[0]
+    if file is None:
+        if as_json:
+            print_json({"key": {"id": key_id, "entry": entry}})
+        else:
+            say(entry)
+        return
+    _add(Path(file), entry)
+    if as_json:
+        print_json({"key": {"id": key_id, "path": file}})
+    else:
+        say(
+            f"added key {key_id} to {file}; keep a copy elsewhere: what it encrypts is lost with it"
+        )
+
+
+def _add(path: Path, entry: str) -> None:
+    """Add a line to a file of keys, all of it or nothing.
+
+    Raises:
+        SettingInvalid: the file holds something else than keys, or others may reach it.
+    """
+    text = ""
+    if path.exists():
+        text = read_key_file(path)
+        if text.strip():
+            parse_keys(text, f"file:{path}")
+        text = text if text.endswith("\n") or not text else f"{text}\n"
+    new = path.with_name(f"{path.name}.new")
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(f"{text}{entry}\n")
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(path)
+    except OSError as error:
+        msg = f"{error.filename or path}: {error.strerror}; {path} is as it was"
+        raise SettingInvalid(msg, path=str(path)) from error
+
+
+def keys_list(*, store: StoreUrl = DEFAULT_URL, as_json: AsJson = False) -> None:
+    r"""List the keys that an encrypted store needs, and how many data keys each of them wraps.
+
+    Says of each whether it is among those given (--keys), if any are. Shows no key.
+
+    \b
+    Examples:
+      perdure keys list --keys file:/etc/perdure/keys
+    """
+    found, current = await_(_list(store))
+    if as_json:
+        print_json(
+            {
+                "keys": [
+                    {
+                        "id": each.key_id,
+                        "data_keys": each.data_keys,
+                        "since": as_datetime(each.oldest_us).isoformat(),
+                        "is_current": None if current is None else each.key_id == current,
+                    }
+                    for each in found
+                ]
+            }
+        )
+        return
+    rows = [
+        (
+            each.key_id,
+            each.data_keys,
+            full_time(as_datetime(each.oldest_us)),
+            "current" if each.key_id == current else "",
+        )
+        for each in found
+    ]
+    table(("key", "data keys", "since (UTC)", ""), rows)
+    if current is not None and any(each.key_id != current for each in found):
+        note("some data keys are wrapped by other keys than the current one: perdure keys rotate")
+
+
+async def _list(url: str) -> tuple[list[Any], str | None]:
+    spec = keys_given()
+    provider = None if spec is None else make_keys(spec, system_services())
+    current = None if provider is None else await provider.current()
+
+    async def work(store: Store) -> list[Any]:
+        return await wrappings(store)
+
+    return await _on_bare(url, work), current
+
+
+def keys_rotate(*, store: StoreUrl = DEFAULT_URL, as_json: AsJson = False) -> None:
+    r"""Wrap every data key of a store with the newest of the keys; no data is rewritten.
+
+    May be stopped and started again at any time. When it has ended, this store needs the older keys
+    no more. Processes that have the older keys only must be given the new one first.
+
+    \b
+    Examples:
+      perdure keys rotate --keys file:/etc/perdure/keys
+    """
+    spec = keys_given()
+    if spec is None:
+        msg = f"keys rotate: name the keys, the newest last: --keys file:PATH (or {KEYS_VARIABLE})"
+        raise UsageError(msg)
+    services = system_services()
+    provider: KeyProvider = make_keys(spec, services)
+    done = await_(_on_bare(store, lambda opened: rotate(opened, provider, services)))
+    body = {"key": done.key_id, "wrapped": done.wrapped, "kept": done.kept}
+    if as_json:
+        print_json({"rotation": body})
+    else:
+        kept = f", {plural(done.kept, 'data key')} had it already" if done.kept else ""
+        say(f"wrapped {plural(done.wrapped, 'data key')} with {done.key_id}{kept}")
+
+
+async def _on_bare(url: str, work: Callable[[Store], Awaitable[Any]]) -> Any:
+    """Do the work over a store as it is, without a runtime: nothing is decrypted."""
+    check_shared(url)
+    store = make_store(url, system_services())
+    await check_exists(store, url)
+    await store.open()
+    try:
+        return await work(store)
+    finally:
+        await store.close()
