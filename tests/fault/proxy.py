@@ -189,7 +189,10 @@ def _statement(message: bytes, link: Link) -> str:
         return rest.rstrip(b"\0").decode(errors="replace")
     if kind == b"P":
         name, _, more = rest.partition(b"\0")
-        link.statements[name] = more.partition(b"\0")[0].decode(errors="replace")
+        text = more.partition(b"\0")[0].decode(errors="replace")
+        link.statements[name] = text
+        if text.startswith("PREPARE "):  # executed under the name that it says
+            link.statements[text.split()[1].encode()] = text
     if kind == b"B":
         _portal, _, more = rest.partition(b"\0")
         return link.statements.get(more.partition(b"\0")[0], "")

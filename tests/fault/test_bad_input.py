@@ -1,7 +1,9 @@
 """What people and disks do wrong: a clear error, and nothing lost."""
 
 import asyncio
+import base64
 import hashlib
+import random
 import shutil
 import subprocess
 import sys
@@ -27,6 +29,12 @@ from tests.fault.conftest import run_program
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(60)]
 
 
+def incompressible(size: int) -> str:
+    """Return text that is as large on disk as it is long."""
+    chance = random.Random(size)  # noqa: S311  # no secret
+    return base64.b85encode(chance.randbytes(size)).decode()[:size]
+
+
 @dataclass
 class Work:
     size: int = 0
@@ -44,7 +52,7 @@ async def wait(_state: Work, ctx) -> dict:
 
 @graph.node
 async def fill(state: Work) -> dict:
-    return {"done": ["x" * state.size]}
+    return {"done": [incompressible(state.size)]}
 
 
 @graph.node
@@ -273,7 +281,7 @@ async def test_full_disk_in_the_middle_of_a_run(path):
         await asyncio.sleep(1.0)  # it tries, and can't
         assert not (await again.status()).is_final
         with pytest.raises(StoreFull) as caught:
-            await runtime.start(plain, {"done": ["x" * 300_000]})
+            await runtime.start(plain, {"done": [incompressible(300_000)]})
         assert "df -h" in str(caught.value)
     async with Runtime.open(url_of(path), graphs=GRAPHS) as runtime:
         again = await runtime.get(run.id)

@@ -126,7 +126,7 @@ async def read(place):
 
 
 CALLS = {
-    ".append(": append,
+    "commit_frames(": append,
     ".start(": start,
     ".post(": post,
     ".answer(": answer,
@@ -151,7 +151,7 @@ async def test_call_is_done_once(place, text, action, times):
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("text", ["INSERT INTO booked", ".append(", "COMMIT"])
+@pytest.mark.parametrize("text", ["INSERT INTO booked", "commit_frames(", "COMMIT"])
 async def test_transaction_is_committed_once_or_not_at_all(place, text, action, postgres):
     postgres.query("CREATE TABLE IF NOT EXISTS booked (label text)")
     row = await kit.taken(place.near, "a")

@@ -65,7 +65,7 @@ async def test_late_answer_to_an_intent(postgres, schema, monkeypatch):
             Runtime.open(direct, graphs=[bill], worker=False) as person,
             Runtime.open(far, graphs=[bill], worker=SETTINGS) as holder,
         ):
-            proxy.rules.append(Rule(".append(", "delay", 9))
+            proxy.rules.append(Rule("commit_frames(", "delay", 9))
             run = await person.start(bill, {})
             intended = await first_effect(person, "intended")
             assert sent == []  # its answer is on the way

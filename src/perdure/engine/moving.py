@@ -219,8 +219,10 @@ async def write_moved(engine: Environment, row: RunRow, move: Move, change: RunR
             changes.append(ThreadBased(seq=row.last_seq + 1 + len(records)))
     records.append(rec.Released(engine.now_us(), "version_moved", change.waits, change.failure))
     # One commit: a process that is killed leaves the run as it was, or moved.
+    # crash-point: version.move.before
     engine.services.probe("version.move.before")
     await write_released(engine, row, records, *changes, change)
+    # crash-point: version.move.after
     engine.services.probe("version.move.after")
 
 
