@@ -3,13 +3,18 @@
 import asyncio
 import random
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Annotated, Any
 
+import msgspec
 import pytest
+from msgspec import Raw
 
 from perdure import END, START, Context, Goto, Graph, Runtime, Send, append
 from perdure.codec import decode_record, ref_of, split_frame
+from perdure.codec._pages import page_of
 from perdure.engine.loading import load_checkpoint
+from perdure.engine.paging import read_wholes
 from perdure.errors import StoreCorrupt
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import records as rec
@@ -212,3 +217,25 @@ async def test_a_child_gets_large_input(url):
         run = await runtime.start(parent, library(), thread="t")
         result = await run.result()
     assert result.books == {**library().books, "book 1": text_of(1001)}
+
+
+def reference(depth: int, length: int, hashes: bytes) -> bytes:
+    payload = msgspec.msgpack.encode([depth, length, hashes])
+    return msgspec.msgpack.encode(msgspec.msgpack.Ext(2, payload))
+
+
+async def test_a_reference_whose_lists_repeat_is_refused(url):
+    """Few stored bytes that stand for very many: nothing is joined before it was counted."""
+    tenant = TenantId("default")
+    async with Runtime.open(url, graphs=[editing]) as runtime:
+        store = runtime.engine.store
+        hashes = page_of(b"x" * 32_000, sha256(b"x" * 32_000).digest()).hash
+        pages = [page_of(b"x" * 32_000, hashes)]
+        for _level in range(3):
+            listed = hashes * 1000
+            hashes = sha256(listed).digest()
+            pages.append(page_of(listed, hashes))
+        await store.put_pages(tenant, pages)
+        bomb = reference(3, 200_000_000, hashes)
+        with pytest.raises(StoreCorrupt, match="here: its pages"):
+            await read_wholes(store, tenant, [("here", Raw(bomb))])

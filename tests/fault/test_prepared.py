@@ -1,6 +1,8 @@
 """Appends that are sent at once, past the lane's task, and what can come between."""
 
 import asyncio
+import socket
+import time
 from contextlib import asynccontextmanager
 
 import psycopg
@@ -116,3 +118,35 @@ async def test_close_waits_for_what_was_sent_at_once(store, row, postgres, schem
         assert not closing.done()
     assert await writing == [Appended()]
     await closing
+
+
+async def test_nobody_slips_in_between_an_answer_and_whose_turn_it_is(store):
+    """Whoever wakes in the same turn of the loop as the answer found the connection free."""
+    rows = [await kit.taken(store, f"x{number}") for number in range(4)]
+    await kit.written(store, rows[3])
+    loop, (ours, theirs) = asyncio.get_running_loop(), socket.socketpair()
+    ours.setblocking(False)
+    ready = loop.create_future()
+
+    def wake() -> None:
+        ours.recv(9)
+        loop.remove_reader(ours)
+        ready.set_result(None)
+
+    loop.add_reader(ours, wake)
+
+    async def once_woken():
+        await ready
+        return await store.append([kit.appended_to(rows[2])])
+
+    tasks = [asyncio.create_task(once_woken())]
+    await asyncio.sleep(0)
+    tasks += [asyncio.create_task(store.append([kit.appended_to(row)])) for row in rows[:2]]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    theirs.send(b"x")
+    time.sleep(0.1)  # noqa: ASYNC251  # until both the answer and the wake-up are there
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*tasks) == [[Appended()]] * 3
+    ours.close()
+    theirs.close()

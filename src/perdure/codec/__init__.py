@@ -28,6 +28,7 @@ from perdure.codec._journal import (
 from perdure.codec._langchain import register_langchain
 from perdure.codec._old_types import OldTypes, unbuilt_types
 from perdure.codec._pages import (
+    HASH_BYTES,
     Paged,
     Pager,
     PageRef,
@@ -43,6 +44,7 @@ from perdure.codec._values import ValueCodec, describe
 __all__ = [
     "ERASED_FORMAT",
     "FRAME_FORMAT",
+    "HASH_BYTES",
     "KEY_BYTES",
     "KEY_ID_BYTES",
     "NONCE_BYTES",

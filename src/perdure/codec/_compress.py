@@ -8,7 +8,12 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from perdure.codec.limits import COMPRESSED_MIN, FRAME_BYTES_MAX
+from perdure.codec.limits import (
+    COMPRESSED_MIN,
+    EXPANDED_FREE,
+    EXPANSION_MAX,
+    FRAME_BYTES_MAX,
+)
 from perdure.errors import DecodeFailed
 
 _LEVEL = 1
@@ -28,13 +33,19 @@ def _compressor() -> Any:
     return _zstd().ZstdCompressor(level=_LEVEL)
 
 
+def _most(packed_bytes: int) -> int:
+    """Return how many bytes a packed form may stand for: what is damaged can't fill the memory."""
+    return max(EXPANDED_FREE, packed_bytes * EXPANSION_MAX)
+
+
 def compressed(payload: bytes) -> bytes | None:
-    """Return the payload compressed, or None where that saves less than a tenth."""
+    """Return the payload compressed; None: it stays as it is, as that saves little or too much."""
     if len(payload) < COMPRESSED_MIN:
         return None
     compressor = _compressor()
     packed: bytes = compressor.compress(payload, compressor.FLUSH_FRAME)
-    return packed if len(packed) < len(payload) * 9 // 10 else None
+    is_worth_it = len(packed) < len(payload) * 9 // 10
+    return packed if is_worth_it and len(payload) <= _most(len(packed)) else None
 
 
 def expanded(packed: bytes | memoryview, *, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
@@ -43,6 +54,7 @@ def expanded(packed: bytes | memoryview, *, bytes_max: int = FRAME_BYTES_MAX) ->
     Raises:
         DecodeFailed: damaged, or larger than `bytes_max`; nothing larger was kept in memory.
     """
+    bytes_max = min(bytes_max, _most(len(packed)))
     zstd = _zstd()
     decompressor = zstd.ZstdDecompressor()
     try:

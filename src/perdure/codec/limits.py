@@ -22,6 +22,12 @@ SHOWN_INT_BITS_MAX = 4096
 COMPRESSED_MIN = 400
 """Smallest payload that is compressed, in bytes: below it there is little to save."""
 
+EXPANSION_MAX = 200
+"""How many times as large as its packed form something may be; what packs better stays as it is."""
+
+EXPANDED_FREE = 1024 * 1024
+"""Up to how many bytes that does not matter."""
+
 FRAME_BYTES_MAX = 1024 * 1024 * 1024
 """Largest frame that is read, in bytes once expanded; SQLite's largest row."""
 

@@ -154,7 +154,7 @@ def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
         msg = (
             f"run {frame.run_id!r}: the journal at seq {frame.first_seq} is not what was written "
             "(hash chain broken); nothing was changed. Restore the store from a backup; 'perdure "
-            "doctor' lists the damage."
+            "audit verify' lists the damage."
         )
         raise StoreCorrupt(msg, run_id=frame.run_id, seq=frame.first_seq)
     return records

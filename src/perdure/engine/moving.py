@@ -6,6 +6,7 @@ commit. So a process that is killed leaves the run as it was, or moved.
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -61,12 +62,28 @@ async def write_released(
     """
     frames = await engine.store.read_frames(row.run_id, from_seq=row.last_seq)
     journal = RunJournal(engine.queue, row, frames[-1].hash)
-    taken = rec.LeaseTaken(engine.now_us(), row.holder or "", row.token, row.claims)
+    anchor = await _anchor(engine, row)
+    taken = rec.LeaseTaken(engine.now_us(), row.holder or "", row.token, row.claims, *anchor)
     *before, last = records
     for record in (taken, *before):
         journal.add_encoded(encode_record(record), ())
     journal.add(last, *changes)
     await journal.barrier()
+
+
+async def _anchor(engine: Environment, row: RunRow) -> tuple[Any, ...]:
+    """Return the fields of `LeaseTaken` that pin what stands before the run on its thread.
+
+    A first holder that goes through no load writes them, too: of a rollback there is no other.
+    """
+    if row.last_seq != 1:
+        return ()
+    if row.ordinal == 1:
+        return (1,)
+    runs = await engine.store.read_thread_runs(row.tenant, row.thread, from_ordinal=row.ordinal - 1)
+    before = runs[0]
+    frames = await engine.store.read_frames(before.run_id, from_seq=before.last_seq)
+    return row.ordinal, before.run_id, before.last_seq, frames[-1].hash.hex()
 
 
 async def take(engine: Environment, row: RunRow, holder: str) -> RunRow | None:

@@ -14,7 +14,17 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from perdure.codec import Paged, Pager, PageRef, is_large, joined, names_in, opened, ref_of
+from perdure.codec import (
+    HASH_BYTES,
+    Paged,
+    Pager,
+    PageRef,
+    is_large,
+    joined,
+    names_in,
+    opened,
+    ref_of,
+)
 from perdure.core import fold
 from perdure.engine.limits import PAGES_READ_MAX
 from perdure.errors import DecodeFailed, StoreCorrupt
@@ -133,16 +143,30 @@ async def read_wholes(
         for key in deep:
             pieces = await _read(store, tenant, refs[key][0], names_in(hashes[key]))
             stored[key] += names_in(hashes[key])
-            hashes[key] = b"".join(pieces[name] for name in names_in(hashes[key]))
+            hashes[key] = _list_of(refs[key], names_in(hashes[key]), pieces)
     found = {}
     for key, (place, ref) in refs.items():
-        pieces = await _read(store, tenant, place, names_in(hashes[key]))
+        names = names_in(hashes[key])
+        pieces = await _read(store, tenant, place, names)
+        if sum(len(pieces[name]) for name in names) != ref.length:
+            raise _damaged(place, f"its pages do not hold the {ref.length} bytes that it had")
         try:
             encoded = joined(ref, hashes[key], pieces)
         except DecodeFailed as error:
             raise _damaged(place, str(error)) from error
         found[key] = Whole(Raw(encoded), frozenset([*stored[key], *pieces]))
     return found
+
+
+def _list_of(
+    of: tuple[str, PageRef], names: Sequence[bytes], pieces: Mapping[bytes, bytes]
+) -> bytes:
+    """Return the list of hashes that pages hold: never longer than the value, whatever they say."""
+    place, ref = of
+    size = sum(len(pieces[name]) for name in names)
+    if size > ref.length or size % HASH_BYTES:
+        raise _damaged(place, f"its pages are listed by {size} bytes, for {ref.length} of it")
+    return b"".join([pieces[name] for name in names])
 
 
 async def _read(
@@ -166,8 +190,8 @@ async def _read(
 
 def _damaged(place: str, what: str) -> StoreCorrupt:
     msg = (
-        f"{place}: {what}; nothing was changed. Restore the store from a backup; 'perdure doctor' "
-        "lists the damage."
+        f"{place}: {what}; nothing was changed. Restore the store from a backup; 'perdure audit "
+        "verify' lists the damage."
     )
     return StoreCorrupt(msg, place=place)
 

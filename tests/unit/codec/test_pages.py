@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.codec import Pager, TypeRegistry, ValueCodec, joined, names_in, opened, ref_of
-from perdure.codec._compress import compressed
+from perdure.codec._compress import _compressor
 from perdure.codec._pages import PAGED_EXT, page_of
 from perdure.codec.limits import PAGE_BYTES_MAX, PAGE_LISTS_MIN, VALUE_BYTES_MAX
 from perdure.errors import DecodeFailed
@@ -163,7 +163,8 @@ def test_damaged_pages_are_refused():
 
 
 def test_a_page_that_expands_without_end_is_refused():
-    bomb = compressed(bytes(50 * PAGE_BYTES_MAX))
+    compressor = _compressor()
+    bomb = compressor.compress(bytes(50 * PAGE_BYTES_MAX), compressor.FLUSH_FRAME)
     with pytest.raises(DecodeFailed, match="more than"):
         opened(b"\x01" + bomb, bytes(32))
 

@@ -260,6 +260,7 @@ class _Lane:
         self._sender: Sender | None = None
         self._is_busy = False
         self._is_ahead = False
+        self._is_wanted = False
         self._free: asyncio.Future[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._sent_s = 0.0
@@ -271,7 +272,7 @@ class _Lane:
 
         `hand_over` gets it if it is to be made again.
         """
-        if self._is_busy or self._sender is None:
+        if self._is_busy or self._is_wanted or self._sender is None:
             return False
         self._is_busy = self._is_ahead = True
         self._watch()
@@ -330,9 +331,13 @@ class _Lane:
 
     async def _turn(self) -> None:
         """Return when what was sent at once is answered."""
-        if self._is_ahead:
-            self._free = asyncio.get_running_loop().create_future()
-            await self._free
+        self._is_wanted = True  # nobody may slip in between the answer and our turn
+        try:
+            while self._is_ahead:
+                self._free = asyncio.get_running_loop().create_future()
+                await self._free
+        finally:
+            self._is_wanted = False
 
     # -- one after the other -----------------------------------------------------------------------
 

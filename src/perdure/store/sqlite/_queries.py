@@ -34,14 +34,16 @@ json_each(?)) ORDER BY ready_at_us LIMIT 1
 """
 _PAIRS = "SELECT value ->> 0, value ->> 1 FROM json_each(?)"
 _FRAMES = """
-SELECT first_seq, count, token, at_us, body, prev_hash, hash FROM perdure_frames
+SELECT first_seq, count, token, at_us, CAST(body AS BLOB), CAST(prev_hash AS BLOB),
+    CAST(hash AS BLOB) FROM perdure_frames
 WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = :run) AND first_seq >= (
     SELECT coalesce(max(first_seq), 0) FROM perdure_frames
     WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = :run) AND first_seq <= :seq)
 ORDER BY first_seq LIMIT :limit
 """
 _SCAN = """
-SELECT first_seq, count, token, at_us, body, prev_hash, hash FROM perdure_frames
+SELECT first_seq, count, token, at_us, CAST(body AS BLOB), CAST(prev_hash AS BLOB),
+    CAST(hash AS BLOB) FROM perdure_frames
 WHERE run_no = (SELECT run_no FROM perdure_runs WHERE run_id = ?) AND first_seq >= ?
 ORDER BY first_seq LIMIT ?
 """
