@@ -186,17 +186,23 @@ def _statement(message: bytes, link: Link) -> str:
     """Return the text of the statement that a message executes, or nothing."""
     kind, rest = message[:1], message[5:]
     if kind == b"Q":
-        return rest.rstrip(b"\0").decode(errors="replace")
+        return _executed(rest.rstrip(b"\0").decode(errors="replace"), link)
     if kind == b"P":
         name, _, more = rest.partition(b"\0")
-        text = more.partition(b"\0")[0].decode(errors="replace")
-        link.statements[name] = text
-        if text.startswith("PREPARE "):  # executed under the name that it says
-            link.statements[text.split()[1].encode()] = text
+        link.statements[name] = more.partition(b"\0")[0].decode(errors="replace")
     if kind == b"B":
         _portal, _, more = rest.partition(b"\0")
-        return link.statements.get(more.partition(b"\0")[0], "")
+        return _executed(link.statements.get(more.partition(b"\0")[0], ""), link)
     return ""
+
+
+def _executed(text: str, link: Link) -> str:
+    """Return a statement's text; one that only prepares another is noted under that one's name."""
+    if text.startswith("PREPARE "):
+        _prepare, name, rest = text.split(maxsplit=2)
+        link.statements[name.encode()] = rest
+        return ""
+    return text
 
 
 async def serve(server_port: int, told: Path, seed: int | None = None) -> None:

@@ -19,7 +19,16 @@ PROGRESS_EVERY = 25
 def main(given: Sequence[str] | None = None) -> int:
     """Play the seeds that the command line names; return 1 if any failed."""
     options = _parser().parse_args(given)
-    logging.getLogger("perdure").setLevel(logging.CRITICAL)  # faults are what this is about
+    logger = logging.getLogger("perdure")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # faults are what this is about
+    try:
+        return _play(options)
+    finally:
+        logger.setLevel(level)
+
+
+def _play(options: argparse.Namespace) -> int:
     if options.seed is not None:
         return _show_one(
             outcome_of(options.seed, scenario=options.scenario, shown=options.events),
