@@ -54,6 +54,7 @@ class Sender:
         self._formats: list[pq.Format] = statement.formats  # type: ignore[assignment]  # plain numbers are quicker
         self._loop = asyncio.get_running_loop()
         self._done: Answer | None = None
+        self._results: list[pq.abc.PGresult] = []
 
     @classmethod
     async def prepare(
@@ -68,6 +69,7 @@ class Sender:
     def send(self, params: list[bytes | None], done: Answer) -> None:
         """Send the parameters; `done` is called once, with the rows or the error."""
         self._done = done
+        self._results = []
         try:
             self._pgconn.send_query_prepared(
                 self._name, params, param_formats=self._formats, result_format=_BINARY
@@ -96,10 +98,25 @@ class Sender:
         """Take in what came; end once all is there."""
         try:
             self._pgconn.consume_input()
-            if not self._pgconn.is_busy():
-                self._end(self._rows(), None)
+            # Asked for only when it is there: an answer may end later than its rows came, and
+            # `get_result` would wait for it, and the event loop with it.
+            while not self._pgconn.is_busy():
+                result = self._pgconn.get_result()
+                if result is None:
+                    self._settle()
+                    return
+                self._results.append(result)
         except psycopg.Error as error:
             self._end(None, error)
+
+    def _settle(self) -> None:
+        """End with what the answer says.
+
+        Raises:
+            psycopg.Error: the server refused.
+        """
+        results, self._results = self._results, []
+        self._end(self._rows(results), None)
 
     def _end(self, rows: Rows | None, error: psycopg.Error | None) -> None:
         self._loop.remove_reader(self._fileno)
@@ -107,7 +124,7 @@ class Sender:
         if done is not None:
             done(rows, error)
 
-    def _rows(self) -> Rows:
+    def _rows(self, results: list[pq.abc.PGresult]) -> Rows:
         """Return the rows of the answer.
 
         Raises:
@@ -115,7 +132,7 @@ class Sender:
         """
         found: Rows = []
         failed: psycopg.Error | None = None
-        while (result := self._pgconn.get_result()) is not None:
+        for result in results:
             if result.status == pq.ExecStatus.TUPLES_OK:
                 found = self._read(result) if result.ntuples else []
             else:
