@@ -4,6 +4,8 @@ import datetime as dt
 import itertools
 from functools import partial
 
+import pytest
+
 from perdure import (
     AskExpired,
     ReceiveTimedOut,
@@ -14,6 +16,8 @@ from perdure import (
 )
 from perdure.testing import virtual_services
 from tests.engine.one_node import one_node as one_node_of
+
+pytestmark = pytest.mark.timeout(90)  # much work, where others work too
 
 one_node = partial(one_node_of, name="virtual")
 

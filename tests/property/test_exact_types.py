@@ -12,11 +12,14 @@ from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import pydantic
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.codec import TypeRegistry, ValueCodec
 from tests.property.test_codec import typed, values
+
+pytestmark = pytest.mark.timeout(90)  # much work, where others work too
 
 
 @dataclass

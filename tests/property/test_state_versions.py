@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import END, START, Graph, Runtime, Send, append
+
+pytestmark = pytest.mark.timeout(90)  # much work, where others work too
 
 NAMES = itertools.count()
 BIG = 20_000
