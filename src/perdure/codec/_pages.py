@@ -203,8 +203,9 @@ def joined(ref: PageRef, hashes: bytes, pieces: Mapping[bytes, bytes]) -> bytes:
     Raises:
         DecodeFailed: they are not as long as the reference says.
     """
-    encoded = b"".join([pieces[named] for named in names_in(hashes)])
-    if len(encoded) != ref.length:
-        msg = f"the pages of a value hold {len(encoded)} bytes instead of {ref.length}"
+    named = [pieces[name] for name in names_in(hashes)]
+    size = sum(map(len, named))
+    if size != ref.length:  # before they are joined: pages may repeat without end
+        msg = f"the pages of a value hold {size} bytes instead of {ref.length}"
         raise DecodeFailed(msg)
-    return encoded
+    return b"".join(named)

@@ -146,10 +146,7 @@ async def read_wholes(
             hashes[key] = _list_of(refs[key], names_in(hashes[key]), pieces)
     found = {}
     for key, (place, ref) in refs.items():
-        names = names_in(hashes[key])
-        pieces = await _read(store, tenant, place, names)
-        if sum(len(pieces[name]) for name in names) != ref.length:
-            raise _damaged(place, f"its pages do not hold the {ref.length} bytes that it had")
+        pieces = await _read(store, tenant, place, names_in(hashes[key]))
         try:
             encoded = joined(ref, hashes[key], pieces)
         except DecodeFailed as error:

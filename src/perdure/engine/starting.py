@@ -12,7 +12,7 @@ from perdure.engine.environment import Environment, input_digest
 from perdure.engine.paging import paged_writes
 from perdure.errors import SettingInvalid
 from perdure.ids import RunId, TenantId, ThreadId
-from perdure.model import NewRun, OnBusy, WriteOp
+from perdure.model import NewRun, OnBusy
 from perdure.model import records as rec
 
 DEFAULT_TENANT = TenantId("default")
@@ -181,8 +181,3 @@ def folded_defaults(engine: Environment, plan: GraphPlan, values: dict[str, Any]
             place = f"graph {plan.name!r}, default of field {name!r}"
             encoded[name] = Raw(engine.codec.encode(values[name], place))
     return encoded
-
-
-def is_replaced(op: str) -> bool:
-    """Return whether a stored op replaces the value."""
-    return op == WriteOp.REPLACE

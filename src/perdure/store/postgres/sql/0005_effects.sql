@@ -1,6 +1,6 @@
 -- Appends once more, with the effects of a commit written together: one statement instead of three for
--- each, which was a fifth of what the server did for a step with an effect. `append` stays for workers
--- that are of the version before while this one is rolled out.
+-- each, which was a fifth of what the server did for a step with an effect. `append` stays, and calls it,
+-- for workers that are of the version before while this one is rolled out.
 
 -- Writes the appends of different runs; gives a row for each that was refused (all others are
 -- written): its index, the run's token, holder and last seq, or the effect that holds its business
@@ -144,4 +144,10 @@ BEGIN
             WHERE n.i <> ALL (held || taken) AND f.run_id IS NULL;
     END IF;
 END
+$$;
+
+CREATE OR REPLACE FUNCTION @.append(items jsonb, blob bytea, locks jsonb, keys jsonb, changes jsonb)
+RETURNS TABLE (item int, token bigint, holder text, last_seq bigint, effect_id text, business_key text)
+LANGUAGE sql AS $$
+    SELECT * FROM @.commit_frames(items, blob, locks, keys, NULL, changes)
 $$;
