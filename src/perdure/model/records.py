@@ -47,6 +47,8 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     `origin_*`, `next` and `snapshot`: a fork goes on with the `next` and the files of that
     checkpoint instead of the graph's first nodes. `rollback`: once the run has taken its input in,
     the thread's state is this input and nothing else, and its files those of `snapshot`.
+    `inherits`: a fork begins with the state of `origin_thread` at `origin_checkpoint`, and its
+    input is merged into that. `subject`: whom the thread is about, for erasure.
     """
 
     at_us: int
@@ -64,6 +66,8 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     next: list[TaskSpec] | None = None
     snapshot: str | None = None
     rollback: Rollback | None = None
+    inherits: bool = False
+    subject: str | None = None
 
 
 class LeaseTaken(Struct, array_like=True, frozen=True, tag=2):
