@@ -5,6 +5,7 @@ Size: one short test per rule of the ledger, in the order in which they are met.
 
 import asyncio
 import threading
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -521,16 +522,21 @@ async def test_a_plain_reconcile_does_not_stop_the_others(open_runtime):
 
 
 async def test_an_effect_that_the_node_gives_up_on_is_uncertain(open_runtime):
+    is_sent = asyncio.Event()
+
     @effect(kind="keyed")
     async def slow(*, idempotency_key: str) -> str:
+        is_sent.set()
         await asyncio.sleep(30)
         return "never"
 
     async def body(ctx):
-        try:
-            await asyncio.wait_for(ctx.call(slow), 0.05)
-        except TimeoutError:
-            return "gave up"
+        call = asyncio.ensure_future(ctx.call(slow))
+        await is_sent.wait()
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+        return "gave up"
 
     runtime, run, results = await finish(open_runtime, body)
     assert results == ["gave up"]
