@@ -24,3 +24,48 @@ LOCK_WAIT_S = 10.0
 
 LOCK_STEP_S = 0.005
 """Pause between two tries for that lock."""
+
+LAUNCHER_STOP_S = 5.0
+"""How long a launcher may take to end when its socket is closed: it has only to kill."""
+
+READ_BYTES = 1 << 16
+"""Bytes of output read at once: what a pipe holds."""
+
+OUTPUT_BYTES_MAX = 1 << 20
+"""Bytes of output that are kept unless told: more than any model reads."""
+
+FLOOD_BYTES_MAX = 1 << 30
+"""Bytes of output at which a command is killed: no build prints so much."""
+
+GIVEN_BYTES_MAX = 256 << 20
+"""Bytes of input, or of a file that is written: it is held in memory."""
+
+DEADLINE_S = 600.0
+"""How long a command may take unless told."""
+
+MEMORY_BYTES = 2 << 30
+"""Memory of a turn unless told: a compiler and a test suite fit."""
+
+PROCESSES_MAX = 512
+"""Processes and OS threads of a turn unless told."""
+
+FILE_BYTES_MAX = 8 << 30
+"""Size of one file, also of a sparse one."""
+
+FILES_OPEN_MAX = 4096
+"""Open files of a process."""
+
+CHAIN_MAX = 400
+"""Layers on top of each other: the kernel takes 500 lower folders."""
+
+RANGE_IDS = 65_536
+"""User ids of a tenant's sandboxes: as many as programs expect."""
+
+RANGE_FIRST = 1_879_048_192
+"""The first of them: far above what hosts and other container engines hand out."""
+
+RANGES_MAX = 32_000
+"""Tenants of one root: the ids end at 2^32."""
+
+COMMAND_BYTES_MAX = 96 * 1024
+"""Bytes of a command and its variables: they travel in one packet."""

@@ -1,0 +1,105 @@
+"""Limits of memory, processes and processor time, by control groups; version 2 if in charge.
+
+A group is made for each turn and removed after it. A host where this process may make none has
+these limits not at all; `found` says so, and so does what a sandbox tells of itself.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+MOUNT = Path("/sys/fs/cgroup")
+PERIOD_US = 100_000
+"""Period over which processor time is counted: the kernel's default."""
+
+
+class Group(Struct, frozen=True):
+    """The folders of a turn's group: one, or one in each hierarchy of version 1."""
+
+    folders: tuple[Path, ...]
+
+    @property
+    def entrances(self) -> list[str]:
+        """Files that a process writes its id to, to be in the group with all that it starts."""
+        return [str(folder / "cgroup.procs") for folder in self.folders]
+
+    def ran_out_of_memory(self) -> bool:
+        """Return whether the kernel killed a process of it for its memory."""
+        for folder in self.folders:
+            for name in ("memory.events", "memory.oom_control"):
+                with contextlib.suppress(OSError):
+                    words = (folder / name).read_text(encoding="ascii").split()
+                    counts = dict(zip(words[::2], words[1::2], strict=False))
+                    if int(counts.get("oom_kill", 0)) > 0:
+                        return True
+        return False
+
+    def remove(self) -> None:
+        """Remove the group; its processes have ended."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+class Cgroups:
+    """Makes groups below those that this process is in."""
+
+    def __init__(self, name: str) -> None:
+        """Make groups whose names begin so."""
+        self._name = name
+        self._count = 0
+        self.version, self._parents = _found()
+
+    def make(self, *, memory_bytes: int, processes: int, cores: float) -> Group:
+        """Return a new group with these limits; without a folder, where none can be made."""
+        self._count += 1
+        folders = []
+        for parent in self._parents:
+            folder = parent / f"{self._name}-{os.getpid()}-{self._count}"
+            folder.mkdir()
+            folders.append(folder)
+            quota = max(1000, int(cores * PERIOD_US))
+            settings = {
+                "memory.max": memory_bytes,
+                "memory.limit_in_bytes": memory_bytes,
+                "memory.oom.group": 1,
+                "memory.swap.max": 0,
+                "pids.max": processes,
+                "cpu.max": f"{quota} {PERIOD_US}",
+                "cpu.cfs_quota_us": quota,
+            }
+            for file, value in settings.items():
+                if (folder / file).exists():
+                    (folder / file).write_text(str(value), encoding="ascii")
+        return Group(tuple(folders))
+
+
+def _found() -> tuple[int, list[Path]]:
+    """Return the version (0: none) and the folders to make groups in."""
+    own = _memberships()
+    if "" in own and (MOUNT / "cgroup.controllers").exists():
+        parent = MOUNT / own[""]
+        # Version 2 limits only below a group that has no processes itself: one beside ours.
+        parent = parent.parent if parent != MOUNT else parent
+        with contextlib.suppress(OSError):
+            given = (parent / "cgroup.subtree_control").read_text(encoding="ascii").split()
+            if {"memory", "pids"} <= {*given} and os.access(parent, os.W_OK):
+                return 2, [parent]
+    found: list[Path] = []
+    for kind in ("memory", "pids", "cpu"):
+        folder = MOUNT / kind / own.get(kind, "none")
+        if folder.is_dir() and os.access(folder, os.W_OK):
+            found.append(folder)
+    return (1 if found else 0), found
+
+
+def _memberships() -> dict[str, str]:
+    """Return the group of this process by controller; "": of version 2."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _number, kinds, path = line.split(":", 2)
+            found.update(dict.fromkeys(kinds.split(","), path.strip("/")))
+    return found

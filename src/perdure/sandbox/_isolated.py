@@ -1,0 +1,494 @@
+"""Sandboxes whose commands run in namespaces of their own, over layers of files.
+
+Every command is a turn: a fresh process tree that sees the base, the thread's layers and nothing
+else of the host, and of which nothing is alive afterwards. So a snapshot is the renaming of a
+folder, and a rollback forgets one.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.clock import Services, system_services
+from perdure.errors import NotFound, UsageError
+from perdure.sandbox._cgroups import Cgroups
+from perdure.sandbox._directory import folder_name
+from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
+from perdure.sandbox._launching import Ended, Launcher, SetUpFailed
+from perdure.sandbox._layers import BASE, Layers, clear, part_name
+from perdure.sandbox._skeleton import make_skeleton, parts_of
+from perdure.sandbox.inside import landlock
+from perdure.sandbox.limits import (
+    COMMAND_BYTES_MAX,
+    DEADLINE_S,
+    FILE_BYTES_MAX,
+    FILES_OPEN_MAX,
+    GIVEN_BYTES_MAX,
+    MEMORY_BYTES,
+    OUTPUT_BYTES_MAX,
+    PROCESSES_MAX,
+    RANGE_FIRST,
+    RANGE_IDS,
+    RANGES_MAX,
+)
+
+OVERLAY = {
+    "metacopy": "off",
+    "redirect_dir": "nofollow",
+    "xino": "off",
+    "index": "off",
+    "volatile": "",
+}
+"""Options of the overlays. Volatile: syncing at each unmount would cost a millisecond and promise
+nothing, as a snapshot syncs; it needs a scratch folder that is new for each mount."""
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one turn may use.
+
+    Attributes:
+        memory_bytes: memory of all its processes, where control groups are there.
+        processes: processes and OS threads, where control groups are there.
+        cores: processor time per second, where control groups are there.
+        file_bytes: size of one file.
+        output_bytes: how much of the output is kept, and as much of the errors.
+        deadline_s: seconds until it is killed.
+    """
+
+    memory_bytes: int = MEMORY_BYTES
+    processes: int = PROCESSES_MAX
+    cores: float = 2.0
+    file_bytes: int = FILE_BYTES_MAX
+    output_bytes: int = OUTPUT_BYTES_MAX
+    deadline_s: float = DEADLINE_S
+
+
+class Ran(Struct, frozen=True, kw_only=True):
+    """How a command ended.
+
+    Attributes:
+        code: exit code; 128 + signal where a signal ended it; 137 where it was killed by us.
+        output, errors: what it printed, decoded as UTF-8 with replacements, up to the limit.
+        is_cut: whether it printed more than was kept.
+        killed_by: deadline, flood, memory; empty: nobody.
+        left: command lines of what was alive when it ended. All of it was killed.
+    """
+
+    code: int
+    output: str
+    errors: str
+    is_cut: bool = False
+    killed_by: str = ""
+    left: tuple[str, ...] = ()
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What the isolation of this host is made of.
+
+    Attributes:
+        driver: `ns` (by root; each tenant has user ids of its own) or `userns` (by any user).
+        landlock: version of the kernel's Landlock; 0: none.
+        cgroups: version of the control groups that limit a turn; 0: none: memory is limited for
+            each process alone, processor time not at all.
+        kernel: its release.
+    """
+
+    driver: str
+    landlock: int
+    cgroups: int
+    kernel: str
+
+
+class IsolatedSandboxes:
+    """A backend whose sandboxes are isolated from the host and from each other.
+
+    What runs in one sees the host's `/usr` read-only below its own changes, its own files, and
+    nothing else: no other process, no network, no device, no file of the host or of another thread.
+    It is root over its own files and over nothing else.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        show: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        services: Services | None = None,
+    ) -> None:
+        """Keep everything under root, which is made on first use.
+
+        Args:
+            root: a folder on a local disk that belongs to this backend alone, not below /usr.
+            show: path in the sandbox -> folder or file of the host that is shown there, read-only.
+            env: environment of every command, beside PATH, HOME and LANG.
+            limits: of every turn, unless a call says otherwise.
+            services: clock, identifiers and crash points.
+
+        Raises:
+            UsageError: this platform has no namespaces; says what there is instead.
+        """
+        if os.uname().sysname != "Linux":
+            msg = (
+                f"isolated sandboxes need Linux, this is {os.uname().sysname}. For tools that you "
+                "trust there is DirectorySandboxes, which isolates nothing."
+            )
+            raise UsageError(msg)
+        self._root = Path(root).absolute()
+        self._show = dict(show or {})
+        self._env = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", **(env or {})}
+        self.limits = limits or Limits()
+        self.services = services or system_services()
+        self._is_root = os.geteuid() == 0
+        self._launcher = Launcher()
+        self._cgroups = Cgroups("perdure")
+        self._parts: list[tuple[str, str]] = []
+
+    def close(self) -> None:
+        """Kill what is running, and the process that starts it. Idempotent."""
+        self._launcher.close()
+
+    def open(self, tenant: str, thread: str) -> "IsolatedSandbox":
+        """Return the sandbox of a thread; a new one stands on the base."""
+        tenant_folder = self._root / "tenants" / folder_name(tenant)
+        with disk_errors("open", tenant_folder):
+            self._prepare()
+            make_folder(tenant_folder)
+            ids = self._ids(folder_name(tenant))
+            ats = tuple(at for at, _base in self._parts)
+            owner = ids[0] if self._is_root else os.geteuid()
+            base = Path(self._parts[0][1]).name
+            layers = Layers(tenant_folder, base=base, parts=ats, owner=owner)
+            folder = tenant_folder / "threads" / folder_name(thread)
+            make_folder(folder)
+            return IsolatedSandbox(self, folder, layers, ids)
+
+    async def capabilities(self) -> Capabilities:
+        """Return what isolates here, after having executed something in it.
+
+        Raises:
+            UsageError: nothing does; says which step failed.
+        """
+        await self.open("perdure", "probe").run(["true"])
+        return Capabilities(
+            driver="ns" if self._is_root else "userns",
+            landlock=landlock.version(),
+            cgroups=self._cgroups.version,
+            kernel=os.uname().release,
+        )
+
+    def _prepare(self) -> None:
+        if self._parts:
+            return
+        if not self._is_root:
+            make_folder(self._root)
+        targets = sorted(self._show)
+        skeleton = make_skeleton(self._root / "base", targets)
+        self._parts = parts_of(skeleton)
+        inside = [base for _at, base in self._parts[1:] if self._root.is_relative_to(base)]
+        if inside:
+            msg = (
+                f"sandboxes can't be kept below {inside[0]}, which is a part of what they see; "
+                "nothing was made. Name another folder."
+            )
+            raise UsageError(msg, path=str(self._root))
+
+    def _ids(self, tenant: str) -> tuple[int, int]:
+        """Return the first id and the number of ids of a tenant's sandboxes."""
+        if not self._is_root:
+            return os.geteuid(), 1
+        ranges = self._root / "ranges.json"
+        with locked(self._root / "ranges.lock"):
+            known: dict[str, int] = {}
+            if ranges.exists():
+                known = json.loads(ranges.read_bytes())
+            if tenant not in known:
+                if len(known) >= RANGES_MAX:
+                    msg = f"{self._root} has ids for {RANGES_MAX} tenants only; nothing was made"
+                    raise UsageError(msg, path=str(self._root))
+                known[tenant] = len(known)
+                staging = self._root / "base"
+                put_file(ranges, json.dumps(known).encode(), staging=staging, fsync=True)
+        return RANGE_FIRST + known[tenant] * RANGE_IDS, RANGE_IDS
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    async def turn(
+        self,
+        sandbox: "IsolatedSandbox",
+        *,
+        act: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        given: bytes,
+        limits: Limits,
+    ) -> tuple[Ended, bool]:
+        """Execute a turn; return how it ended, and whether it ran out of memory."""
+        group = self._cgroups.make(
+            memory_bytes=limits.memory_bytes, processes=limits.processes, cores=limits.cores
+        )
+        try:
+            spec = sandbox.spec(self._parts, list(self._show.items()))
+            spec |= {
+                "act": act,
+                "argv": list(argv),
+                "env": {**self._env, **env},
+                "cwd": cwd,
+                "cgroups": group.entrances,
+                "landlock": True,
+                "options": OVERLAY if self._is_root else {**OVERLAY, "userxattr": ""},
+                "rlimits": {
+                    "FSIZE": limits.file_bytes,
+                    "NOFILE": FILES_OPEN_MAX,
+                    "CORE": 0,
+                    **({} if group.folders else _without_cgroups(limits)),
+                    "MEMLOCK": 1 << 20,
+                },
+            }
+            ended = await self._launcher.turn(
+                spec, given=given, keep_bytes=limits.output_bytes, deadline_s=limits.deadline_s
+            )
+            return ended, group.ran_out_of_memory()
+        except SetUpFailed as error:
+            msg = (
+                f"the sandbox can't be built on this host: {error}; nothing was executed. It needs "
+                "namespaces and overlayfs: as root, or as a user who may make user namespaces."
+            )
+            raise UsageError(msg) from error
+        finally:
+            group.remove()
+
+
+class IsolatedSandbox:
+    """The files of one thread, and commands that run over them, one at a time."""
+
+    def __init__(
+        self, backend: IsolatedSandboxes, folder: Path, layers: Layers, ids: tuple[int, int]
+    ) -> None:
+        """Use the folder."""
+        self._backend = backend
+        self._folder = folder
+        self._layers = layers
+        self._ids = ids
+        self._gate = asyncio.Lock()
+
+    # -- what agents do ----------------------------------------------------------------------------
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/root",
+        given: bytes = b"",
+        limits: Limits | None = None,
+    ) -> Ran:
+        """Run a command to its end; whatever it leaves running is killed and named.
+
+        Args:
+            command: a line for the shell, or a program and its arguments.
+            env: variables beside those that every command has.
+            cwd: folder in the sandbox.
+            given: standard input, at most `GIVEN_BYTES_MAX`.
+            limits: instead of the backend's.
+
+        Raises:
+            UsageError: the sandbox can't be built here, or an argument can't be taken; nothing was
+                executed.
+            StoreLocked: another process has been using this sandbox; nothing was executed.
+
+        Cancel-safe: yes; the command is killed. What it changed stays until `restore`.
+        """
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        limits = limits or self._backend.limits
+        ended, is_out = await self._turn("run", argv, env or {}, cwd, given, limits)
+        return _as_ran(ended, is_out)
+
+    async def read(self, path: str, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            NotFound: there is no such file, or it can't be read; says why.
+            UsageError: it is longer than bytes_max.
+        """
+        limits = Limits(output_bytes=bytes_max)
+        ended, _ = await self._turn("read", [path], {}, "/root", b"", limits)
+        if ended.code != 0:
+            raise NotFound(_text(ended.errors).strip() or f"{path}: can't be read", path=path)
+        if ended.output_bytes > bytes_max:
+            msg = f"{path} has {ended.output_bytes} bytes, more than {bytes_max}: read a part of it"
+            raise UsageError(msg, path=path)
+        return ended.output
+
+    async def write(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
+        """Make a file have this content; folders that are missing are made.
+
+        Raises:
+            UsageError: it can't be written; says why. What was there stays.
+        """
+        argv = [path, f"{mode:o}"]
+        limits = self._backend.limits
+        ended, _ = await self._turn("write", argv, {}, "/root", content, limits)
+        if ended.code != 0:
+            raise UsageError(_text(ended.errors).strip() or f"{path}: can't be written", path=path)
+
+    async def _turn(  # noqa: PLR0917  # what a turn is
+        self,
+        act: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        given: bytes,
+        limits: Limits,
+    ) -> tuple[Ended, bool]:
+        _check(argv, env, given)
+        async with self._gate:
+            lock = await asyncio.to_thread(self._hold)
+            try:
+                return await self._backend.turn(
+                    self, act=act, argv=argv, env=env, cwd=cwd, given=given, limits=limits
+                )
+            finally:
+                lock.close()
+
+    def _hold(self) -> ExitStack:
+        """Return the lock of this sandbox, which its `close` lets go of, with all made ready."""
+        with ExitStack() as stack:
+            stack.enter_context(disk_errors("use", self._folder))
+            stack.enter_context(locked(self._folder / "lock"))
+            clear(self._folder)
+            self._layers.top(self._folder)
+            return stack.pop_all()
+
+    def spec(self, parts: Sequence[tuple[str, str]], shown: Sequence[tuple[str, str]]) -> Any:
+        """Return where the root of a turn comes from; for a holder of the lock."""
+        chain = self._layers.chain(self._layers.head(self._folder))
+        top = self._layers.top(self._folder)
+        work = self._folder / "work"
+        described = []
+        for at, base in parts:
+            scratch = work / part_name(at)
+            scratch.mkdir(mode=0o700)
+            described.append(
+                {
+                    "at": at,
+                    "base": base,
+                    "layers": [self._layers.folder(name, at) for name in chain],
+                    "upper": str(top / part_name(at)),
+                    "work": str(scratch),
+                }
+            )
+        root = work / "mount"
+        root.mkdir(mode=0o700)
+        return {
+            "parts": described,
+            "binds": [[source, target] for target, source in shown],
+            "staging": str(root),
+            "range": list(self._ids),
+        }
+
+    # -- what the engine does ----------------------------------------------------------------------
+
+    async def take(self) -> str:
+        """Keep the files as they are now; return the snapshot's id.
+
+        Where nothing changed since the last snapshot it is that one.
+
+        Raises:
+            UsageError: it stands on too many layers; no snapshot was taken.
+            StoreError: the disk cannot serve; no snapshot was taken.
+
+        Durability: the whole snapshot is on disk when this returns. Cancel-safe: yes; it may be
+            taken still.
+        """
+        async with self._gate:
+            return await asyncio.to_thread(self._take)
+
+    def _take(self) -> str:
+        services = self._backend.services
+        with disk_errors("take a snapshot of", self._folder), locked(self._folder / "lock"):
+            clear(self._folder)
+            if not self._layers.is_changed(self._folder):
+                return self._layers.head(self._folder)
+            name = services.ids.new("l", services.clock.now_us())
+            return self._layers.freeze(self._folder, name, services.probe)
+
+    async def restore(self, snapshot: str | None) -> None:
+        """Make the files what they were at the snapshot (None: the base's).
+
+        Raises:
+            NotFound: there is no such snapshot; the files are as they were.
+            StoreCorrupt: a layer that it stands on is missing; the files are as they were.
+            UsageError: it was made on another base; the files are as they were.
+            StoreError: the disk cannot serve.
+
+        Durability: none needed: it can be done again. Idempotent: yes. Cancel-safe: yes.
+        """
+        async with self._gate:
+            await asyncio.to_thread(self._restore, snapshot)
+
+    def _restore(self, snapshot: str | None) -> None:
+        wanted = snapshot or BASE
+        with disk_errors("restore", self._folder), locked(self._folder / "lock"):
+            self._layers.chain(wanted)
+            clear(self._folder)
+            self._layers.drop_top(self._folder)
+            # crash-point: sandbox.rollback.dropped
+            self._backend.services.probe("sandbox.rollback.dropped")
+            if self._layers.head(self._folder) != wanted:
+                self._layers.stand(self._folder, wanted)
+
+
+def _without_cgroups(limits: Limits) -> dict[str, int]:
+    """Return what the kernel limits by process and by user, in place of a group."""
+    return {"DATA": limits.memory_bytes, "NPROC": limits.processes}
+
+
+def _check(argv: Sequence[str], env: Mapping[str, str], given: bytes) -> None:
+    """Refuse what a kernel would cut short or misread."""
+    texts = [*argv, *env, *env.values()]
+    what = ""
+    if not argv or not argv[0]:
+        what = "a command needs a program"
+    elif any("\0" in text for text in texts):
+        what = "arguments and variables can't hold a zero byte"
+    elif any("=" in name for name in env):
+        what = "the name of a variable can't hold '='"
+    elif sum(len(os.fsencode(text)) for text in texts) > COMMAND_BYTES_MAX:
+        what = f"a command may have {COMMAND_BYTES_MAX} bytes with its variables: use a file"
+    elif len(given) > GIVEN_BYTES_MAX:
+        what = f"at most {GIVEN_BYTES_MAX} bytes can be given at once"
+    if what:
+        msg = f"{what}; nothing was executed"
+        raise UsageError(msg)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _as_ran(ended: Ended, is_out_of_memory: bool) -> Ran:  # noqa: FBT001  # one caller
+    code = ended.code
+    if code is None:
+        code = 128 + signal.SIGKILL
+    elif code < 0:
+        code = 128 - code
+    kept = len(ended.output) + len(ended.errors)
+    return Ran(
+        code=code,
+        output=_text(ended.output),
+        errors=_text(ended.errors),
+        is_cut=ended.output_bytes + ended.errors_bytes > kept,
+        killed_by=ended.cause or ("memory" if is_out_of_memory else ""),
+        left=tuple(line for _pid, line in ended.left),
+    )

@@ -1,0 +1,256 @@
+"""The worker's end of the launcher: starts it, asks it for turns, reads what they print.
+
+Output is read as it comes and kept up to a limit; what is above is counted and thrown away, so that
+a flood neither fills the memory nor stops what prints it, until a second limit at which it is
+killed. Deadlines are kept here, outside of what could ignore them.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.errors import StoreUnavailable
+from perdure.sandbox.limits import FLOOD_BYTES_MAX, LAUNCHER_STOP_S, READ_BYTES
+
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from inside.launcher import main; main()"
+_PACKET_BYTES_MAX = 1 << 17
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """How a turn ended.
+
+    Attributes:
+        code: exit code; negative: the signal that ended the command; None: it was killed.
+        output, errors: what it printed, up to the limit.
+        output_bytes, errors_bytes: what it printed in all.
+        left: (pid in the sandbox, command line) of what was alive at its end, and was killed.
+        cause: why it was killed: deadline, flood; empty: it was not.
+    """
+
+    code: int | None
+    output: bytes
+    errors: bytes
+    output_bytes: int
+    errors_bytes: int
+    left: tuple[tuple[int, str], ...] = ()
+    cause: str = ""
+
+
+class SetUpFailed(Exception):
+    """The sandbox could not be built; nothing was executed. For the callers in this room."""
+
+
+class Launcher:
+    """A launcher process, started at the first turn; for one event loop."""
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._count = 0
+
+    def close(self) -> None:
+        """Kill every turn and the launcher. Idempotent; a later turn starts a new one."""
+        channel, process, loop = self._channel, self._process, self._loop
+        self._channel = self._process = self._loop = None
+        if channel is not None and loop is not None:
+            if not loop.is_closed():
+                loop.remove_reader(channel)
+            channel.close()
+        if process is not None:
+            try:
+                process.wait(LAUNCHER_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._fail_all("the launcher was closed")
+
+    def _fail_all(self, why: str) -> None:
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_result({"failed": why})
+
+    def _open(self) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        if self._channel is not None and self._loop is not loop:
+            self.close()  # an event loop of before, which is gone
+        if self._channel is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            folder = str(Path(__file__).parent)
+            command = [sys.executable, "-I", "-S", "-c", _BOOT, folder, str(theirs.fileno())]
+            try:
+                self._process = subprocess.Popen(  # noqa: S603  # our own code, our own interpreter
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env={},
+                    cwd="/",
+                )
+            finally:
+                theirs.close()
+            ours.setblocking(False)  # noqa: FBT003  # the standard library's signature
+            self._channel, self._loop = ours, loop
+            loop.add_reader(ours, self._answered)
+        return self._channel
+
+    def _answered(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            packet = channel.recv(_PACKET_BYTES_MAX)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self.close()
+            return
+        answer = json.loads(packet)
+        waiting = self._answers.get(answer["id"])
+        if waiting is not None and "pid" not in answer and not waiting.done():
+            waiting.set_result(answer)
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    async def turn(
+        self, spec: dict[str, Any], *, given: bytes, keep_bytes: int, deadline_s: float
+    ) -> Ended:
+        """Execute a turn to its end.
+
+        Args:
+            spec: see `inside.launcher`.
+            given: standard input.
+            keep_bytes: how much of the output is kept, and as much of the errors.
+            deadline_s: seconds after which it is killed.
+
+        Raises:
+            SetUpFailed: the sandbox could not be built; nothing was executed.
+            StoreUnavailable: the launcher can't be started, or it died.
+
+        Cancel-safe: yes; the turn is killed.
+        """
+        try:
+            channel = self._open()
+        except OSError as error:
+            msg = f"the launcher of sandboxes can't be started: {error}; nothing was executed"
+            raise StoreUnavailable(msg) from error
+        self._count += 1
+        name = self._count
+        answer = asyncio.get_running_loop().create_future()
+        self._answers[name] = answer
+        output, errors = _Reading(keep_bytes), _Reading(keep_bytes)
+        cause = ""
+        try:
+            self._send(channel, name, spec, [given, output, errors])
+            flood = [output.flooded, errors.flooded]
+            await _first([answer, *flood], deadline_s)
+            if not answer.done():
+                cause = "flood" if any(each.done() for each in flood) else "deadline"
+                self._kill(channel, name)
+            said = await answer
+            await output.ended
+            await errors.ended
+        finally:
+            if not answer.done():
+                self._kill(channel, name)
+            self._answers.pop(name, None)
+            output.close()
+            errors.close()
+        if "failed" in said:
+            raise SetUpFailed(said["failed"])
+        return Ended(
+            code=None if cause else said.get("code"),
+            output=bytes(output.kept),
+            errors=bytes(errors.kept),
+            output_bytes=output.count,
+            errors_bytes=errors.count,
+            left=tuple((pid, line) for pid, line in said.get("left", ())),
+            cause=cause,
+        )
+
+    def _send(
+        self, channel: socket.socket, name: int, spec: dict[str, Any], streams: list[Any]
+    ) -> None:
+        given, output, errors = streams
+        source = os.memfd_create("given", os.MFD_CLOEXEC)
+        handed = [source]
+        try:
+            with open(source, "wb", closefd=False) as file:  # it has no path
+                file.write(given)
+            os.lseek(source, 0, os.SEEK_SET)
+            handed += [output.open(), errors.open()]
+            packet = json.dumps({"id": name, "spec": spec}).encode("utf-8", "surrogateescape")
+            socket.send_fds(channel, [packet], handed)
+        except OSError as error:
+            self.close()
+            msg = f"the launcher of sandboxes doesn't answer: {error}; nothing was executed"
+            raise StoreUnavailable(msg) from error
+        finally:
+            for fd in handed:
+                os.close(fd)
+
+    def _kill(self, channel: socket.socket, name: int) -> None:
+        with contextlib.suppress(OSError):
+            channel.send(json.dumps({"id": name, "kill": True}).encode())
+
+
+async def _first(futures: list[asyncio.Future[Any]], deadline_s: float) -> None:
+    await asyncio.wait(futures, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+class _Reading:
+    """Reads one stream to its end, and keeps the beginning."""
+
+    def __init__(self, keep_bytes: int) -> None:
+        """Keep this many bytes."""
+        loop = asyncio.get_running_loop()
+        self._keep_bytes = keep_bytes
+        self._fd = -1
+        self.kept = bytearray()
+        self.count = 0
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.flooded: asyncio.Future[None] = loop.create_future()
+
+    def open(self) -> int:
+        """Return the end to write to, which the caller closes."""
+        self._fd, write = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._fd, False)  # the standard library's signature
+        asyncio.get_running_loop().add_reader(self._fd, self._read)
+        return write
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self._fd, READ_BYTES)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self.close()
+            return
+        self.count += len(chunk)
+        room = self._keep_bytes - len(self.kept)
+        if room > 0:
+            self.kept += chunk[:room]
+        if self.count > FLOOD_BYTES_MAX and not self.flooded.done():
+            self.flooded.set_result(None)
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        if not self.ended.done():
+            self.ended.set_result(None)

@@ -1,0 +1,225 @@
+"""One turn: a process tree in namespaces of its own, from the fork to the last process's end.
+
+Three processes. The *opener* leaves the host's namespaces, joins the cgroup, forks and is gone. The
+*first* is process 1 of the sandbox: it builds the root, gives up its rights, starts the command,
+reaps whatever loses its parent, reports how the command ended and what was still alive, and ends;
+the kernel then kills all that is left. The *command* is what the turn is for.
+
+Order of what is given up, each step needing the ones before: mounts, root, user namespace, groups
+and ids, bounding set, capabilities, no_new_privs, Landlock, seccomp. Descriptors are closed first,
+all but those named.
+"""
+
+import json
+import os
+import resource
+import signal
+import traceback
+from typing import Any, NoReturn
+
+from . import landlock, root, seccomp
+from . import syscalls as sys_
+
+NAMESPACES = (
+    sys_.CLONE_NEWNS
+    | sys_.CLONE_NEWPID
+    | sys_.CLONE_NEWNET
+    | sys_.CLONE_NEWIPC
+    | sys_.CLONE_NEWUTS
+    | sys_.CLONE_NEWCGROUP
+)
+
+KEPT = (0, 1, 3, 4, 5, 6, 7)
+"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID: what installing packages needs, over
+the sandbox's own ids and nothing else."""
+CAPABILITIES = 41
+"""How many there are in all."""
+
+REPORT_BYTES_MAX = 60_000
+LEFT_MAX = 64
+"""Processes named that were alive at the end."""
+CHUNK_BYTES = 1 << 16
+
+OUTPUT_FD, ERRORS_FD, REPORT_FD, MAPPED_FD = 1, 2, 3, 4
+
+
+class SetUpError(Exception):
+    """A step of the set-up failed; nothing was executed."""
+
+
+def open_turn(
+    spec: dict[str, Any], descriptors: list[int], userns: int, filter_: bytes
+) -> NoReturn:
+    """Be the opener, in a fresh fork: start the first process, tell its pid, and end.
+
+    Args:
+        spec: see `launcher`.
+        descriptors: standard input, output and errors, where to report, and where to wait.
+        userns: user namespace to be in; 0: make one.
+        filter_: for seccomp.
+    """
+    try:
+        _arrange(descriptors, userns)
+        userns = MAPPED_FD + 1 if userns else 0
+        _open(spec, userns, filter_)
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the worker must hear of it
+        _report({"failed": _told(error)})
+    os._exit(1)
+
+
+def _arrange(descriptors: list[int], userns: int) -> None:
+    """Put the descriptors at their numbers and close all others."""
+    wanted = [*descriptors, userns] if userns else descriptors
+    high = [os.dup2(fd, 100 + n, inheritable=False) for n, fd in enumerate(wanted)]
+    for number, fd in enumerate(high):
+        os.dup2(fd, number, inheritable=number <= ERRORS_FD)
+    os.closerange(len(wanted), 1 << 20)
+
+
+def _open(spec: dict[str, Any], userns: int, filter_: bytes) -> None:
+    for group in spec["cgroups"]:
+        with open(group, "w") as procs:
+            procs.write("0")
+    sys_.unshare(NAMESPACES | (0 if userns else sys_.CLONE_NEWUSER))
+    first = os.fork()
+    if first == 0:
+        _be_first(spec, userns, filter_)
+    _report({"pid": first})
+    os._exit(0)
+
+
+def _be_first(spec: dict[str, Any], userns: int, filter_: bytes) -> NoReturn:
+    try:
+        if not os.read(MAPPED_FD, 1):  # until the launcher has written the maps
+            os._exit(1)  # it died
+        os.setsid()
+        sys_.sethostname("sandbox")
+        root.enter(spec, userns)
+        # Not before: a change of user clears it.
+        _give_up(userns, spec)
+        command = os.fork()
+        if command == 0:
+            _be_command(spec, filter_)
+        os.close(0)
+        status = _reap(command)
+        _report(status | {"left": _left()})
+    except BaseException as error:  # noqa: BLE001  # as above
+        _report({"failed": _told(error)})
+    os._exit(0)
+
+
+def _told(error: BaseException) -> str:
+    """Return what failed, and in which steps of the set-up."""
+    steps = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return f"{type(error).__name__}: {error} (in {' > '.join(steps[-3:])})"
+
+
+def _report(message: dict[str, Any]) -> None:
+    os.write(REPORT_FD, json.dumps(message).encode()[:REPORT_BYTES_MAX] + b"\n")
+
+
+def _give_up(userns: int, spec: dict[str, Any]) -> None:
+    """Become root of the sandbox and of nothing else."""
+    known = landlock.version() if spec["landlock"] else 0
+    for kind, value in spec["rlimits"].items():
+        number = getattr(resource, f"RLIMIT_{kind}")
+        resource.setrlimit(number, (value, value))
+    if userns:
+        sys_.setns(userns, sys_.CLONE_NEWUSER)
+        os.close(userns)
+        os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    sys_.prctl(sys_.PR_SET_DUMPABLE, 0)
+    sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
+    sys_.prctl(sys_.PR_CAP_AMBIENT, sys_.PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in range(CAPABILITIES):
+        if capability not in KEPT:
+            sys_.prctl(sys_.PR_CAPBSET_DROP, capability)
+    sys_.set_capabilities(sum(1 << capability for capability in KEPT))
+    sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
+    landlock.restrict(known)
+
+
+def _be_command(spec: dict[str, Any], filter_: bytes) -> NoReturn:
+    try:
+        os.close(REPORT_FD)
+        os.close(MAPPED_FD)
+        os.setsid()
+        os.umask(0o022)
+        seccomp.install(filter_)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(spec["cwd"])
+        _perform(spec)
+    except FileNotFoundError as error:
+        _say(spec, error)
+        os._exit(127)
+    except (OSError, ValueError) as error:
+        _say(spec, error)
+        os._exit(126)
+    os._exit(0)
+
+
+def _say(spec: dict[str, Any], error: Exception) -> None:
+    text = error.strerror if isinstance(error, OSError) else str(error)
+    os.write(ERRORS_FD, f"{spec['argv'][0]}: {text}\n".encode("utf-8", "surrogateescape"))
+
+
+def _perform(spec: dict[str, Any]) -> None:
+    act, *arguments = spec["argv"]
+    if spec["act"] == "read":
+        source = os.open(act, os.O_RDONLY | os.O_NOCTTY)
+        _pour(source, OUTPUT_FD)
+    elif spec["act"] == "write":
+        _write(act, int(arguments[0], 8))
+    else:
+        environment = {os.fsencode(k): os.fsencode(v) for k, v in spec["env"].items()}
+        os.execvpe(act, [act, *arguments], environment)  # noqa: S606  # the command, as it was given
+
+
+def _write(path: str, mode: int) -> None:
+    """Replace a file by what comes in; others see the old one or the new one."""
+    folder, _, name = path.rpartition("/")
+    os.makedirs(folder or ".", exist_ok=True)
+    beside = f"{folder or '.'}/.{name}.new"
+    target = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    os.fchmod(target, mode)
+    _pour(0, target)
+    os.close(target)
+    os.rename(beside, path)
+
+
+def _pour(source: int, target: int) -> None:
+    while chunk := os.read(source, CHUNK_BYTES):
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(target, view) :]
+
+
+def _reap(command: int) -> dict[str, Any]:
+    """Wait for the command, reaping whatever loses its parent meanwhile."""
+    while True:
+        pid, status = os.wait()
+        if pid == command:
+            return {"code": os.waitstatus_to_exitcode(status)}
+
+
+def _left() -> list[list[Any]]:
+    """Return [pid, command line] of what is alive beside this process."""
+    left: list[list[Any]] = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and name != "1" and len(left) < LEFT_MAX:
+            line = _command_line(name)
+            if line:
+                left.append([int(name), line])
+    return left
+
+
+def _command_line(pid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(200).rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
