@@ -10,7 +10,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from perdure.clock import IdSource
+
 MOUNT = Path("/sys/fs/cgroup")
+PREFIX = "perdure-"
+"""Names of groups begin with it and with the process that made them."""
 PERIOD_US = 100_000
 """Period over which processor time is counted: the kernel's default."""
 
@@ -46,18 +50,19 @@ class Group(Struct, frozen=True):
 class Cgroups:
     """Makes groups below those that this process is in."""
 
-    def __init__(self, name: str) -> None:
-        """Make groups whose names begin so."""
-        self._name = name
-        self._count = 0
+    def __init__(self, ids: IdSource) -> None:
+        """Make groups with names from ids; remove what a killed process left."""
+        self._ids = ids
         self.version, self._parents = _found()
+        for parent in self._parents:
+            _remove_left(parent)
 
     def make(self, *, memory_bytes: int, processes: int, cores: float) -> Group:
         """Return a new group with these limits; without a folder, where none can be made."""
-        self._count += 1
+        name = self._ids.new(f"{PREFIX}{os.getpid()}", 0)
         folders = []
         for parent in self._parents:
-            folder = parent / f"{self._name}-{os.getpid()}-{self._count}"
+            folder = parent / name
             folder.mkdir()
             folders.append(folder)
             quota = max(1000, int(cores * PERIOD_US))
@@ -93,6 +98,15 @@ def _found() -> tuple[int, list[Path]]:
         if folder.is_dir() and os.access(folder, os.W_OK):
             found.append(folder)
     return (1 if found else 0), found
+
+
+def _remove_left(parent: Path) -> None:
+    """Remove the empty groups of processes that are gone."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX).partition("_")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _memberships() -> dict[str, str]:

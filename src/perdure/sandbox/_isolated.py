@@ -143,14 +143,14 @@ class IsolatedSandboxes:
                 "trust there is DirectorySandboxes, which isolates nothing."
             )
             raise UsageError(msg)
-        self._root = Path(root).absolute()
+        self.root = Path(root).absolute()
         self._show = dict(show or {})
         self._env = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", **(env or {})}
         self.limits = limits or Limits()
         self.services = services or system_services()
         self._is_root = os.geteuid() == 0
         self._launcher = Launcher()
-        self._cgroups = Cgroups("perdure")
+        self._cgroups = Cgroups(self.services.ids)
         self._parts: list[tuple[str, str]] = []
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class IsolatedSandboxes:
 
     def open(self, tenant: str, thread: str) -> "IsolatedSandbox":
         """Return the sandbox of a thread; a new one stands on the base."""
-        tenant_folder = self._root / "tenants" / folder_name(tenant)
+        tenant_folder = self.root / "tenants" / folder_name(tenant)
         with disk_errors("open", tenant_folder):
             self._prepare()
             make_folder(tenant_folder)
@@ -190,33 +190,32 @@ class IsolatedSandboxes:
         if self._parts:
             return
         if not self._is_root:
-            make_folder(self._root)
-        targets = sorted(self._show)
-        skeleton = make_skeleton(self._root / "base", targets)
+            make_folder(self.root)
+        skeleton = make_skeleton(self.root / "base", self._show)
         self._parts = parts_of(skeleton)
-        inside = [base for _at, base in self._parts[1:] if self._root.is_relative_to(base)]
+        inside = [base for _at, base in self._parts[1:] if self.root.is_relative_to(base)]
         if inside:
             msg = (
                 f"sandboxes can't be kept below {inside[0]}, which is a part of what they see; "
                 "nothing was made. Name another folder."
             )
-            raise UsageError(msg, path=str(self._root))
+            raise UsageError(msg, path=str(self.root))
 
     def _ids(self, tenant: str) -> tuple[int, int]:
         """Return the first id and the number of ids of a tenant's sandboxes."""
         if not self._is_root:
             return os.geteuid(), 1
-        ranges = self._root / "ranges.json"
-        with locked(self._root / "ranges.lock"):
+        ranges = self.root / "ranges.json"
+        with locked(self.root / "ranges.lock"):
             known: dict[str, int] = {}
             if ranges.exists():
                 known = json.loads(ranges.read_bytes())
             if tenant not in known:
                 if len(known) >= RANGES_MAX:
-                    msg = f"{self._root} has ids for {RANGES_MAX} tenants only; nothing was made"
-                    raise UsageError(msg, path=str(self._root))
+                    msg = f"{self.root} has ids for {RANGES_MAX} tenants only; nothing was made"
+                    raise UsageError(msg, path=str(self.root))
                 known[tenant] = len(known)
-                staging = self._root / "base"
+                staging = self.root / "base"
                 put_file(ranges, json.dumps(known).encode(), staging=staging, fsync=True)
         return RANGE_FIRST + known[tenant] * RANGE_IDS, RANGE_IDS
 
@@ -260,11 +259,7 @@ class IsolatedSandboxes:
             )
             return ended, group.ran_out_of_memory()
         except SetUpFailed as error:
-            msg = (
-                f"the sandbox can't be built on this host: {error}; nothing was executed. It needs "
-                "namespaces and overlayfs: as root, or as a user who may make user namespaces."
-            )
-            raise UsageError(msg) from error
+            raise _refused(str(error)) from error
         finally:
             group.remove()
 
@@ -447,6 +442,20 @@ class IsolatedSandbox:
             self._backend.services.probe("sandbox.rollback.dropped")
             if self._layers.head(self._folder) != wanted:
                 self._layers.stand(self._folder, wanted)
+
+
+def _refused(why: str) -> UsageError:
+    if "Replaced" in why:
+        msg = (
+            f"the sandbox can't be entered: {why}; nothing was executed, its files are as they "
+            "were. Go back to an earlier snapshot: sandbox.restore(snapshot)"
+        )
+    else:
+        msg = (
+            f"the sandbox can't be built on this host: {why}; nothing was executed. It needs "
+            "namespaces and overlayfs: as root, or as a user who may make user namespaces."
+        )
+    return UsageError(msg)
 
 
 def _without_cgroups(limits: Limits) -> dict[str, int]:

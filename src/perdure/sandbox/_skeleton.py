@@ -5,9 +5,10 @@ the links into `/usr` that the host has, empty folders, and those files of `/etc
 to run and that tell nothing about whom the host belongs to. What is not named here is not there.
 """
 
+import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from perdure.sandbox._disk import clear_staging, make_folder
@@ -41,22 +42,23 @@ WRITTEN = {
 """Files of /etc that are made here."""
 
 
-def make_skeleton(folder: Path, targets: Sequence[str]) -> Path:
+def make_skeleton(folder: Path, shown: Mapping[str, str]) -> Path:
     """Return the tree under folder, made if it is not there yet.
 
     Args:
         folder: where trees are kept.
-        targets: paths in the sandbox at which something of the host is shown.
+        shown: path in the sandbox -> what of the host is shown there.
 
     Durability: none; a tree that is there is whole.
     """
-    name = "_".join([f"v{VERSION}", *(target.strip("/").replace("/", "-") for target in targets)])
-    tree = folder / name[:200]
+    listed = "\0".join(f"{target}\0{source}" for target, source in sorted(shown.items()))
+    digest = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    tree = folder / f"v{VERSION}-{digest}"
     if not tree.is_dir():
         staging = folder / f".staging-{os.getpid()}"
         make_folder(folder)
         clear_staging(staging)
-        _fill(staging / "tree", targets)
+        _fill(staging / "tree", shown)
         try:
             (staging / "tree").rename(tree)
         except OSError:  # another process was first
@@ -74,10 +76,17 @@ def parts_of(skeleton: Path) -> list[tuple[str, str]]:
     return [("", str(skeleton)), ("usr", "/usr"), *((name, f"/{name}") for name in own)]
 
 
-def _fill(tree: Path, targets: Sequence[str]) -> None:
+def _fill(tree: Path, shown: Mapping[str, str]) -> None:
     tree.mkdir(mode=0o755)
-    for name in [*FOLDERS, *(target.strip("/") for target in targets)]:
+    for name in FOLDERS:
         (tree / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+    for target, source in shown.items():
+        place = tree / target.strip("/")
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if Path(source).is_dir():
+            place.mkdir(mode=0o755, exist_ok=True)
+        else:
+            place.touch()
     for name in OPEN_FOLDERS:
         (tree / name).chmod(0o1777)
     for name in PROGRAMS:

@@ -154,7 +154,11 @@ class Launcher:
         os.close(fd)
         os.close(each.mapped)
         del self._turns[fd]
-        _reap()
+        # Its end is the end of all its processes: only then its groups and folders are free.
+        if each.pid:
+            os.waitpid(each.pid, 0)
+        else:
+            os.waitpid(each.opener, 0)
         self._tell(each.name, **(each.said or {"killed": True}))
 
     def _said(self, each: Turn, message: dict[str, Any]) -> None:
@@ -175,16 +179,6 @@ class Launcher:
 
     def _tell(self, name: int, **message: Any) -> None:
         self._channel.send(json.dumps({"id": name, **message}).encode())
-
-
-def _reap() -> None:
-    while True:
-        try:
-            pid, _status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
 
 
 def _new_userns(first: int, count: int) -> int:

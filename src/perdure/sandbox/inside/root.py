@@ -38,6 +38,10 @@ _PLAIN = sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV
 _RAW = sys_.MS_NOSUID | sys_.MS_NODEV
 
 
+class Replaced(Exception):
+    """What ran in the sandbox took away a folder that its root needs."""
+
+
 def enter(spec: dict[str, Any], userns: int) -> None:
     """Build the root that the spec asks for and make it the root of this process.
 
@@ -54,7 +58,7 @@ def enter(spec: dict[str, Any], userns: int) -> None:
         base = _base(part["base"], f"{staging}/base{number}", userns)
         _part(part, base, _inside(root, part["at"]), spec["options"])
     for source, target in spec["binds"]:
-        _bind(source, _inside(root, target), userns)
+        _bind(source, _inside(root, target.strip("/")), userns)
     _devices(root)
     _processes(root)
     os.chdir(root)
@@ -92,17 +96,22 @@ def _bind(source: str, target: str, userns: int, *, is_recursive: bool = True) -
 
 
 def _inside(root: str, target: str) -> str:
-    """Return a path under root, after seeing that no part of it is a link.
+    """Return a path under root, of which no part is a link; missing folders are made.
 
     Raises:
-        OSError: a part is a link or is missing: nothing is mounted through it.
+        Replaced: a part is a link: nothing is mounted through it.
     """
     path = root
     for part in filter(None, target.split("/")):
         path = f"{path}/{part}"
-        if stat.S_ISLNK(os.lstat(path).st_mode):
-            msg = f"{target} leads through a link"
-            raise NotADirectoryError(20, msg)
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            os.mkdir(path, 0o755)
+            continue
+        if not stat.S_ISDIR(mode) and not (stat.S_ISREG(mode) and path.endswith(f"/{target}")):
+            msg = f"/{target} is no folder any more in this sandbox"
+            raise Replaced(msg)
     return path
 
 
