@@ -178,11 +178,10 @@ class Layers:
             )
             raise UsageError(msg, path=str(thread))
         layer = thread / "staging" / name
-        layer.mkdir(mode=0o700)
-        for at in self._parts:
-            (thread / "top" / part_name(at)).rename(layer / part_name(at))
-            # crash-point: sandbox.freeze.part
-            probe("sandbox.freeze.part")
+        # In one step: a top that lacks a part is no state that ever was.
+        (thread / "top").rename(layer)
+        # crash-point: sandbox.freeze.begun
+        probe("sandbox.freeze.begun")
         said = {
             "format": FORMAT,
             "parent": "" if parent == BASE else parent,
@@ -199,7 +198,6 @@ class Layers:
         sync_names([self._folder], self._top)
         # crash-point: sandbox.freeze.named
         probe("sandbox.freeze.named")
-        (thread / "top").rmdir()
         self.stand(thread, name)
         return name
 

@@ -1,0 +1,145 @@
+"""A worker with isolated sandboxes may be killed at any instant, and its sandboxes with it."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from perdure.errors import UsageError
+from perdure.sandbox import IsolatedSandboxes
+from tests.sandbox.workload import seen
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+
+CRASH_POINTS = [
+    "sandbox.freeze.begun",
+    "sandbox.freeze.synced",
+    "sandbox.freeze.named",
+    "sandbox.rollback.dropped",
+]
+
+WORKER = textwrap.dedent("""
+    import asyncio, os, signal, sys
+    from dataclasses import replace
+    from perdure.clock import system_services
+    from perdure.sandbox import IsolatedSandboxes
+
+    root, point, nth, *snapshots = sys.argv[1:]
+    left = int(nth)
+
+    def die(name):
+        global left
+        if name == point:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    async def main():
+        backend = IsolatedSandboxes(root, services=replace(system_services(), probe=die))
+        sandbox = backend.open("t", "1")
+        print("ready", flush=True)
+        while True:
+            for snapshot in snapshots:
+                await sandbox.restore(snapshot)
+                await sandbox.run("head -c 20 /dev/urandom > /root/more; sleep 7337 &")
+                await sandbox.take()
+
+    asyncio.run(main())
+""")
+
+
+def start(root, point, nth, snapshots):
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(root), point, str(nth), *snapshots],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+    )
+
+
+@pytest.fixture
+async def known(tmp_path):
+    """Return the content of two snapshots, one on top of the other."""
+    backend = IsolatedSandboxes(tmp_path)
+    try:
+        sandbox = backend.open("t", "1")
+        found = {}
+        for n in range(2):
+            await sandbox.run(f"rm -rf /root/d{n - 1}; mkdir /root/d{n}; echo {n} > /root/d{n}/f")
+            found[await sandbox.take()] = await seen(sandbox)
+    except UsageError as error:
+        pytest.skip(f"NOT TESTED: isolated sandboxes can't be made on this host: {error}")
+    else:
+        return found
+    finally:
+        backend.close()
+
+
+async def check(root, known):
+    """Whatever was left: the sandbox can be used, and every snapshot comes back whole."""
+    backend = IsolatedSandboxes(root)
+    try:
+        sandbox = backend.open("t", "1")
+        left = await seen(sandbox)
+        left.pop("/root/more", None)
+        for files in known.values():
+            files.pop("/root/more", None)
+        assert [path for path in left if path not in {*known_paths(known)}] == []
+        for snapshot, files in known.items():
+            await sandbox.restore(snapshot)
+            assert await seen(sandbox) == files
+            assert await sandbox.take() == snapshot
+    finally:
+        backend.close()
+
+
+def known_paths(known):
+    return [path for files in known.values() for path in files]
+
+
+def alive():
+    """Return the command lines of sandboxed processes that outlived their worker."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except OSError:
+            continue
+        if line.startswith(b"sleep\x007337"):
+            found.append(line)
+    return found
+
+
+async def nothing_is_left():
+    for _ in range(500):
+        if not alive():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(alive())
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("point", CRASH_POINTS)
+async def test_killed_at(tmp_path, known, point, nth):
+    with start(tmp_path, point, nth, known) as worker:
+        assert await asyncio.to_thread(worker.wait, 60) == -signal.SIGKILL
+    await nothing_is_left()
+    await check(tmp_path, known)
+
+
+async def test_killed_at_any_instant(tmp_path, known):
+    for n in range(20):
+        with start(tmp_path, "", 0, known) as worker:
+            worker.stdout.readline()
+            time.sleep(random.uniform(0.0, 0.3))  # noqa: ASYNC251, S311
+            worker.kill()
+            worker.wait()
+        if n % 5 == 4:  # in between, the next process finds what the last ones left
+            await nothing_is_left()
+            await check(tmp_path, known)
