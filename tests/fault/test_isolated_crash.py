@@ -48,7 +48,7 @@ WORKER = textwrap.dedent("""
         while True:
             for snapshot in snapshots:
                 await sandbox.restore(snapshot)
-                await sandbox.run("head -c 20 /dev/urandom > /root/more; sleep 7337 &")
+                await sandbox.run("head -c 20 /dev/urandom > /workspace/more; sleep 7337 &")
                 await sandbox.take()
 
     asyncio.run(main())
@@ -71,7 +71,9 @@ async def known(tmp_path):
         sandbox = backend.open("t", "1")
         found = {}
         for n in range(2):
-            await sandbox.run(f"rm -rf /root/d{n - 1}; mkdir /root/d{n}; echo {n} > /root/d{n}/f")
+            await sandbox.run(
+                f"rm -rf /workspace/d{n - 1}; mkdir /workspace/d{n}; echo {n} > /workspace/d{n}/f"
+            )
             found[await sandbox.take()] = await seen(sandbox)
     except UsageError as error:
         pytest.skip(f"NOT TESTED: isolated sandboxes can't be made on this host: {error}")
@@ -87,9 +89,9 @@ async def check(root, known):
     try:
         sandbox = backend.open("t", "1")
         left = await seen(sandbox)
-        left.pop("/root/more", None)
+        left.pop("/workspace/more", None)
         for files in known.values():
-            files.pop("/root/more", None)
+            files.pop("/workspace/more", None)
         assert [path for path in left if path not in {*known_paths(known)}] == []
         for snapshot, files in known.items():
             await sandbox.restore(snapshot)

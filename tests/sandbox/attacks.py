@@ -58,7 +58,7 @@ print("THROUGH" if found else "stopped", found)
         """
 def escape():
     for fd in os.listdir("/proc/1/fd"):
-        os.stat("/proc/1/fd/" + fd + "/../../../../etc/shadow")
+        os.stat("/proc/1/fd/" + fd)
 attempt(escape)
 """,
     ),
@@ -77,8 +77,8 @@ attempt(lambda: os.mknod("/tmp/disk", 0o60600, os.makedev(254, 0)))
 attempt(lambda: os.mknod("/tmp/mem", 0o20600, os.makedev(1, 1)))
 """),
     Attack(15, "forged_overlay_attributes", """
-os.mkdir("/root/d")
-attempt(lambda: os.setxattr("/root/d", "trusted.overlay.opaque", b"y"))
+os.mkdir("/workspace/d")
+attempt(lambda: os.setxattr("/workspace/d", "trusted.overlay.opaque", b"y"))
 """),
     Attack(16, "ptrace", """
 attempt(lambda: call(number(101, 117), 16, 1, 0, 0))
@@ -245,7 +245,7 @@ attempt(regain)
 """),
     Attack(0, "accounts_of_the_host", "attempt(lambda: open('/etc/shadow').read())"),
     Attack(0, "files_of_the_host", """
-seen = [p for p in ("/work", "/var/lib/postgresql", "/root/.ssh", "/boot") if os.path.exists(p)]
+seen = [p for p in ("/lost+found", "/var/lib/postgresql", "/boot/efi", "/boot") if os.path.exists(p)]
 print("THROUGH" if seen else "stopped", seen)
 """),
     Attack(0, "kernel_filesystem", "attempt(lambda: os.stat('/sys/kernel'))"),

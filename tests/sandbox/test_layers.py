@@ -41,7 +41,7 @@ async def test_every_snapshot_of_random_turns_comes_back(backend, seed, record_p
 async def test_looking_changes_nothing(sandbox):
     first = await sandbox.take()
     await sandbox.run(
-        "ls -laR /root /usr/bin > /dev/null; cat /etc/hosts; python3 -c 'import json'"
+        "ls -laR /workspace /usr/bin > /dev/null; cat /etc/hosts; python3 -c 'import json'"
     )
     assert await sandbox.take() == first
 
@@ -56,22 +56,24 @@ async def test_a_write_to_shared_memory_is_part_of_a_snapshot(sandbox):
 
 async def test_a_fork_shares_and_does_not_disturb(backend):
     first = backend.open("acme", "first")
-    await first.run("head -c 5M /dev/urandom > /root/big; echo 1 > /root/n")
+    await first.run("head -c 5M /dev/urandom > /workspace/big; echo 1 > /workspace/n")
     snapshot = await first.take()
     before = sum(path.stat().st_size for path in backend.root.rglob("*") if path.is_file())
     fork = backend.open("acme", "fork")
     await fork.restore(snapshot)
-    await fork.run("echo 2 > /root/n")
+    await fork.run("echo 2 > /workspace/n")
     await fork.take()
     after = sum(path.stat().st_size for path in backend.root.rglob("*") if path.is_file())
     assert after - before < 10_000
-    assert (await first.run("cat /root/n")).output == "1\n"
-    assert (await fork.run("cat /root/n; stat -c %s /root/big")).output == f"2\n{5 << 20}\n"
+    assert (await first.run("cat /workspace/n")).output == "1\n"
+    assert (
+        await fork.run("cat /workspace/n; stat -c %s /workspace/big")
+    ).output == f"2\n{5 << 20}\n"
 
 
 async def test_another_tenant_has_not_the_snapshot(backend):
     sandbox = backend.open("acme", "t")
-    await sandbox.run("echo 1 > /root/n")
+    await sandbox.run("echo 1 > /workspace/n")
     snapshot = await sandbox.take()
     with pytest.raises(NotFound, match="no snapshot"):
         await backend.open("other", "t").restore(snapshot)
@@ -79,17 +81,17 @@ async def test_another_tenant_has_not_the_snapshot(backend):
 
 @pytest.mark.parametrize("name", ["l_../../x", "", "l_", "x", "l_" + "a" * 26, "../../../etc"])
 async def test_what_is_no_snapshot_is_not_found(sandbox, name):
-    await sandbox.write("/root/kept", b"1")
+    await sandbox.write("/workspace/kept", b"1")
     if name:
         with pytest.raises(NotFound):
             await sandbox.restore(name)
-        assert await sandbox.read("/root/kept") == b"1"
+        assert await sandbox.read("/workspace/kept") == b"1"
 
 
 async def test_a_missing_layer_is_named(backend, sandbox):
-    await sandbox.run("echo 1 > /root/n")
+    await sandbox.run("echo 1 > /workspace/n")
     below = await sandbox.take()
-    await sandbox.run("echo 2 > /root/n")
+    await sandbox.run("echo 2 > /workspace/n")
     above = await sandbox.take()
     [layer] = backend.root.glob(f"tenants/*/layers/{below}")
     layer.rename(layer.with_name("gone"))
@@ -99,7 +101,7 @@ async def test_a_missing_layer_is_named(backend, sandbox):
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 99}'])
 async def test_a_damaged_layer_is_named(backend, sandbox, content):
-    await sandbox.run("echo 1 > /root/n")
+    await sandbox.run("echo 1 > /workspace/n")
     snapshot = await sandbox.take()
     [layer] = backend.root.glob(f"tenants/*/layers/{snapshot}/layer.json")
     layer.write_bytes(content)
@@ -108,7 +110,7 @@ async def test_a_damaged_layer_is_named(backend, sandbox, content):
 
 
 async def test_a_newer_format_is_refused(backend, sandbox):
-    await sandbox.run("echo 1 > /root/n")
+    await sandbox.run("echo 1 > /workspace/n")
     snapshot = await sandbox.take()
     [layer] = backend.root.glob(f"tenants/*/layers/{snapshot}/layer.json")
     layer.write_text(json.dumps(json.loads(layer.read_text()) | {"format": 2}))
@@ -118,7 +120,7 @@ async def test_a_newer_format_is_refused(backend, sandbox):
 
 async def test_a_loop_of_layers_ends(backend, sandbox, monkeypatch):
     monkeypatch.setattr("perdure.sandbox._layers.CHAIN_MAX", 5)
-    await sandbox.run("echo 1 > /root/n")
+    await sandbox.run("echo 1 > /workspace/n")
     snapshot = await sandbox.take()
     [layer] = backend.root.glob(f"tenants/*/layers/{snapshot}/layer.json")
     layer.write_text(json.dumps(json.loads(layer.read_text()) | {"parent": snapshot}))
@@ -131,7 +133,7 @@ async def test_another_base_is_refused(is_able, tmp_path):
     other = IsolatedSandboxes(tmp_path / "s", show={"/opt/x": str(tmp_path)})
     try:
         sandbox = one.open("acme", "t")
-        await sandbox.run("echo 1 > /root/n")
+        await sandbox.run("echo 1 > /workspace/n")
         snapshot = await sandbox.take()
         with pytest.raises(UsageError, match="was made on base"):
             await other.open("acme", "t").restore(snapshot)
@@ -146,13 +148,13 @@ async def test_sandboxes_are_not_kept_below_what_they_see(is_able):
 
 
 async def test_a_cancelled_command_is_killed_and_the_next_one_runs(sandbox):
-    task = asyncio.create_task(sandbox.run("echo begun > /root/begun; sleep 4343"))
+    task = asyncio.create_task(sandbox.run("echo begun > /workspace/begun; sleep 4343"))
     while not any(b"4343" in line for line in command_lines()):  # noqa: ASYNC110  # of a process
         await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (await sandbox.run("cat /root/begun")).output == "begun\n"
+    assert (await sandbox.run("cat /workspace/begun")).output == "begun\n"
     assert not any(b"4343" in line for line in command_lines())
 
 
@@ -167,8 +169,8 @@ def command_lines():
 
 
 async def test_commands_of_one_sandbox_take_turns(sandbox):
-    await asyncio.gather(*(sandbox.run(f"echo {n} >> /root/log") for n in range(8)))
-    assert sorted((await sandbox.read("/root/log")).split()) == [b"%d" % n for n in range(8)]
+    await asyncio.gather(*(sandbox.run(f"echo {n} >> /workspace/log") for n in range(8)))
+    assert sorted((await sandbox.read("/workspace/log")).split()) == [b"%d" % n for n in range(8)]
 
 
 async def test_many_sandboxes_run_at_once(backend):
@@ -193,9 +195,9 @@ async def test_what_can_not_be_a_command_is_refused(sandbox, argv, kwargs, what)
 
 
 async def test_too_much_input_is_refused(sandbox, monkeypatch):
-    monkeypatch.setattr("perdure.sandbox._isolated.GIVEN_BYTES_MAX", 10)
+    monkeypatch.setattr("perdure.sandbox._turns.GIVEN_BYTES_MAX", 10)
     with pytest.raises(UsageError, match="at most 10 bytes"):
-        await sandbox.write("/root/x", b"x" * 11)
+        await sandbox.write("/workspace/x", b"x" * 11)
 
 
 async def test_a_command_that_is_not_there_has_the_code_of_a_shell(sandbox):
@@ -208,27 +210,27 @@ async def test_a_command_that_is_not_there_has_the_code_of_a_shell(sandbox):
 
 async def test_input_goes_in_and_bytes_come_back(sandbox):
     raw = bytes(range(256)) * 1000
-    await sandbox.write("/root/deep/er/raw", raw, mode=0o600)
-    assert await sandbox.read("/root/deep/er/raw") == raw
-    assert (await sandbox.run("stat -c '%a %U' /root/deep/er/raw")).output == "600 root\n"
+    await sandbox.write("/workspace/deep/er/raw", raw, mode=0o600)
+    assert await sandbox.read("/workspace/deep/er/raw") == raw
+    assert (await sandbox.run("stat -c '%a %U' /workspace/deep/er/raw")).output == "600 root\n"
     assert (await sandbox.run(["wc", "-c"], given=b"12345")).output == "5\n"
     with pytest.raises(UsageError, match="more than 10"):
-        await sandbox.read("/root/deep/er/raw", bytes_max=10)
+        await sandbox.read("/workspace/deep/er/raw", bytes_max=10)
     with pytest.raises(NotFound, match="Is a directory"):
-        await sandbox.read("/root/deep")
+        await sandbox.read("/workspace/deep")
     with pytest.raises(UsageError, match="File exists"):
-        await sandbox.write("/root/deep/er/raw/below", b"x")
+        await sandbox.write("/workspace/deep/er/raw/below", b"x")
 
 
 async def test_too_many_layers_are_said(sandbox, monkeypatch):
     monkeypatch.setattr("perdure.sandbox._layers.CHAIN_MAX", 3)
     for n in range(3):
-        await sandbox.run(f"echo {n} > /root/n")
+        await sandbox.run(f"echo {n} > /workspace/n")
         await sandbox.take()
-    await sandbox.run("echo 4 > /root/n")
+    await sandbox.run("echo 4 > /workspace/n")
     with pytest.raises(UsageError, match="3 layers"):
         await sandbox.take()
-    assert await sandbox.read("/root/n") == b"4\n"
+    assert await sandbox.read("/workspace/n") == b"4\n"
 
 
 async def test_a_long_path_of_the_root_is_no_trouble(is_able, tmp_path):
@@ -236,18 +238,18 @@ async def test_a_long_path_of_the_root_is_no_trouble(is_able, tmp_path):
     backend = IsolatedSandboxes(folder)
     try:
         sandbox = backend.open("t" * 300, "u" * 300)
-        await sandbox.run("echo 1 > /root/n")
+        await sandbox.run("echo 1 > /workspace/n")
         await sandbox.restore(await sandbox.take())
-        assert await sandbox.read("/root/n") == b"1\n"
+        assert await sandbox.read("/workspace/n") == b"1\n"
     finally:
         backend.close()
 
 
 async def test_the_kernel_takes_a_deep_stack(sandbox):
     for n in range(40):
-        await sandbox.run(f"echo {n} > /root/f{n}")
+        await sandbox.run(f"echo {n} > /workspace/f{n}")
         await sandbox.take()
-    ran = await sandbox.run("cat /root/f* | wc -l")
+    ran = await sandbox.run("cat /workspace/f* | wc -l")
     assert ran.output.strip() == "40"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perdure.sandbox import IsolatedSandbox
 
-TOPS = ("/root", "/tmp", "/usr/local", "/opt", "/var", "/etc", "/run", "/srv", "/home")
+TOPS = ("/workspace", "/tmp", "/usr/local", "/opt", "/var", "/etc", "/run", "/srv", "/home")
 
 LOOK = """
 import hashlib, json, os, stat, sys
@@ -47,7 +47,7 @@ def turns(chance: random.Random) -> Iterator[str]:
 
 def _turn(chance: random.Random) -> str:
     top = chance.choice(
-        ["/root", "/root", "/root", "/tmp", "/usr/local", "/opt", "/dev/shm", "/etc"]
+        ["/workspace", "/workspace", "/workspace", "/tmp", "/usr/local", "/opt", "/dev/shm", "/etc"]
     )
     a, b = (f"{top}/{chance.choice('abcdef')}" for _ in range(2))
     size = chance.choice([0, 1, 300, 5_000, 200_000])
@@ -71,11 +71,11 @@ def _turn(chance: random.Random) -> str:
         f"sed -i s/1/2/ {a}",
         "true",
         "cat /etc/hosts > /dev/null",
-        "ls -laR /root > /dev/null",
+        "ls -laR /workspace > /dev/null",
         f"(setsid sleep 30 &) ; echo {n} > {a}",
         f"python3 -c 'open(\"{a}\", \"w\").write(\"{n}\")'",
         "rm -rf /usr/local/share; mkdir -p /usr/local/share/x && echo new > /usr/local/share/x/f",
         f"rm -f /usr/share/{chance.choice(['doc/bash/README', 'misc/magic.mgc', 'zoneinfo/UTC'])}",
-        f"tar -C /root -cf {a}.tar . 2> /dev/null; tar -tf {a}.tar > /dev/null",
+        f"tar -C /workspace -cf {a}.tar . 2> /dev/null; tar -tf {a}.tar > /dev/null",
         f"touch -d '2001-01-01' {a}",
     ])  # fmt: skip

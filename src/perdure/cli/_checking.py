@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli import _shapes as shapes
+from perdure.cli._host import show_host
 from perdure.cli._options import AsJson, StoreUrl, await_
 from perdure.cli._output import print_json, say, table
 from perdure.cli._store import DEFAULT_URL, existing, with_store
@@ -24,6 +25,10 @@ def doctor(
             "--repair", help="Make runs claimable that nothing would wake, where that is safe."
         ),
     ] = False,
+    host: Annotated[
+        bool,
+        typer.Option("--host", help="Instead show what this host can isolate, having tried it."),
+    ] = False,
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -36,7 +41,10 @@ def doctor(
       perdure doctor
       perdure doctor --json
       perdure doctor --repair
+      perdure doctor --host
     """
+    if host:
+        raise typer.Exit(show_host(as_json=as_json))
     report = await_(_examine(store, repair=repair))
     is_sound = not any(
         finding.severity is Severity.ERROR and not finding.is_repaired

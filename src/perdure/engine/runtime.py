@@ -148,7 +148,8 @@ class Runtime(Orders, Travels):
                 store.
             graphs: graphs and plain async functions that this process can run.
             worker: whether this process executes runs; or how (`WorkerSettings`).
-            sandbox: backend for `ctx.sandbox` and effects of kind contained.
+            sandbox: backend for `ctx.sandbox` and effects of kind contained; closed with the
+                runtime.
             keys: what the store is encrypted with: `env:NAME`, `file:PATH`, or a `KeyProvider`;
                 None: it is not encrypted. A new store is encrypted from its first row on.
             services: clock, chance and ids; for tests.
@@ -211,6 +212,8 @@ class Runtime(Orders, Travels):
             await self.engine.lookout.close()
             await self.engine.queue.close()
             await self.engine.store.close()
+            if self.engine.sandbox_backend is not None:
+                self.engine.sandbox_backend.close()
 
     # -- starting ----------------------------------------------------------------------------------
 

@@ -1,20 +1,19 @@
 """State of the operating system that belongs to a thread: files, and commands over them."""
 
+from perdure.sandbox._changes import Change, Changes, Package
 from perdure.sandbox._directory import DirectorySandbox, DirectorySandboxes
-from perdure.sandbox._isolated import (
-    Capabilities,
-    IsolatedSandbox,
-    IsolatedSandboxes,
-    Limits,
-    Ran,
-)
+from perdure.sandbox._isolated import IsolatedSandbox, IsolatedSandboxes
+from perdure.sandbox._turns import Capabilities, Limits, Ran
 
 __all__ = [
     "Capabilities",
+    "Change",
+    "Changes",
     "DirectorySandbox",
     "DirectorySandboxes",
     "IsolatedSandbox",
     "IsolatedSandboxes",
     "Limits",
+    "Package",
     "Ran",
 ]

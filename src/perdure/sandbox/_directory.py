@@ -72,6 +72,9 @@ class DirectorySandboxes:
         self._root = Path(root).absolute()
         self._probe = probe
 
+    def close(self) -> None:
+        """Do nothing: nothing is running. For callers that have one of several backends."""
+
     def open(self, tenant: str, thread: str) -> "DirectorySandbox":
         """Return the sandbox of a thread; a new one has an empty tree."""
         tenant_folder = self._root / folder_name(tenant)

@@ -8,32 +8,34 @@ folder, and a rollback forgets one.
 import asyncio
 import json
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from perdure.clock import Services, system_services
 from perdure.errors import NotFound, UsageError
 from perdure.sandbox._cgroups import Cgroups
+from perdure.sandbox._changes import Changes, changes_of
 from perdure.sandbox._directory import folder_name
 from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
 from perdure.sandbox._launching import Ended, Launcher, SetUpFailed
 from perdure.sandbox._layers import BASE, Layers, clear, part_name
-from perdure.sandbox._skeleton import make_skeleton, parts_of
+from perdure.sandbox._skeleton import make_skeleton, parts_of_host
+from perdure.sandbox._turns import (
+    Capabilities,
+    Limits,
+    Ran,
+    as_ran,
+    check,
+    refused,
+    text_of,
+    without_cgroups,
+)
 from perdure.sandbox.inside import landlock
 from perdure.sandbox.limits import (
-    COMMAND_BYTES_MAX,
-    DEADLINE_S,
-    FILE_BYTES_MAX,
     FILES_OPEN_MAX,
-    GIVEN_BYTES_MAX,
-    MEMORY_BYTES,
     OUTPUT_BYTES_MAX,
-    PROCESSES_MAX,
     RANGE_FIRST,
     RANGE_IDS,
     RANGES_MAX,
@@ -49,63 +51,9 @@ OVERLAY = {
 """Options of the overlays. Volatile: syncing at each unmount would cost a millisecond and promise
 nothing, as a snapshot syncs; it needs a scratch folder that is new for each mount."""
 
+HOME = "/workspace"
+"""Where commands begin, and their home: a folder that is nothing else to any program."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """What one turn may use.
-
-    Attributes:
-        memory_bytes: memory of all its processes, where control groups are there.
-        processes: processes and OS threads, where control groups are there.
-        cores: processor time per second, where control groups are there.
-        file_bytes: size of one file.
-        output_bytes: how much of the output is kept, and as much of the errors.
-        deadline_s: seconds until it is killed.
-    """
-
-    memory_bytes: int = MEMORY_BYTES
-    processes: int = PROCESSES_MAX
-    cores: float = 2.0
-    file_bytes: int = FILE_BYTES_MAX
-    output_bytes: int = OUTPUT_BYTES_MAX
-    deadline_s: float = DEADLINE_S
-
-
-class Ran(Struct, frozen=True, kw_only=True):
-    """How a command ended.
-
-    Attributes:
-        code: exit code; 128 + signal where a signal ended it; 137 where it was killed by us.
-        output, errors: what it printed, decoded as UTF-8 with replacements, up to the limit.
-        is_cut: whether it printed more than was kept.
-        killed_by: deadline, flood, memory; empty: nobody.
-        left: command lines of what was alive when it ended. All of it was killed.
-    """
-
-    code: int
-    output: str
-    errors: str
-    is_cut: bool = False
-    killed_by: str = ""
-    left: tuple[str, ...] = ()
-
-
-class Capabilities(Struct, frozen=True, kw_only=True):
-    """What the isolation of this host is made of.
-
-    Attributes:
-        driver: `ns` (by root; each tenant has user ids of its own) or `userns` (by any user).
-        landlock: version of the kernel's Landlock; 0: none.
-        cgroups: version of the control groups that limit a turn; 0: none: memory is limited for
-            each process alone, processor time not at all.
-        kernel: its release.
-    """
-
-    driver: str
-    landlock: int
-    cgroups: int
-    kernel: str
 
 
 class IsolatedSandboxes:
@@ -145,13 +93,13 @@ class IsolatedSandboxes:
             raise UsageError(msg)
         self.root = Path(root).absolute()
         self._show = dict(show or {})
-        self._env = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", **(env or {})}
+        self._env = {"PATH": PATH, "HOME": HOME, "LANG": "C.UTF-8", **(env or {})}
         self.limits = limits or Limits()
         self.services = services or system_services()
         self._is_root = os.geteuid() == 0
         self._launcher = Launcher()
         self._cgroups = Cgroups(self.services.ids)
-        self._parts: list[tuple[str, str]] = []
+        self.parts: list[tuple[str, str]] = []
 
     def close(self) -> None:
         """Kill what is running, and the process that starts it. Idempotent."""
@@ -164,9 +112,9 @@ class IsolatedSandboxes:
             self._prepare()
             make_folder(tenant_folder)
             ids = self._ids(folder_name(tenant))
-            ats = tuple(at for at, _base in self._parts)
+            ats = tuple(at for at, _base in self.parts)
             owner = ids[0] if self._is_root else os.geteuid()
-            base = Path(self._parts[0][1]).name
+            base = Path(self.parts[0][1]).name
             layers = Layers(tenant_folder, base=base, parts=ats, owner=owner)
             folder = tenant_folder / "threads" / folder_name(thread)
             make_folder(folder)
@@ -187,19 +135,19 @@ class IsolatedSandboxes:
         )
 
     def _prepare(self) -> None:
-        if self._parts:
+        if self.parts:
             return
-        if not self._is_root:
-            make_folder(self.root)
-        skeleton = make_skeleton(self.root / "base", self._show)
-        self._parts = parts_of(skeleton)
-        inside = [base for _at, base in self._parts[1:] if self.root.is_relative_to(base)]
-        if inside:
+        of_host = parts_of_host()
+        above = [base for _at, base in of_host if self.root.is_relative_to(base)]
+        if above:
             msg = (
-                f"sandboxes can't be kept below {inside[0]}, which is a part of what they see; "
+                f"sandboxes can't be kept below {above[0]}, which is a part of what they see; "
                 "nothing was made. Name another folder."
             )
             raise UsageError(msg, path=str(self.root))
+        make_folder(self.root)
+        skeleton = make_skeleton(self.root / "base", self._show)
+        self.parts = [("", str(skeleton)), *of_host]
 
     def _ids(self, tenant: str) -> tuple[int, int]:
         """Return the first id and the number of ids of a tenant's sandboxes."""
@@ -237,7 +185,7 @@ class IsolatedSandboxes:
             memory_bytes=limits.memory_bytes, processes=limits.processes, cores=limits.cores
         )
         try:
-            spec = sandbox.spec(self._parts, list(self._show.items()))
+            spec = sandbox.spec(self.parts, list(self._show.items()))
             spec |= {
                 "act": act,
                 "argv": list(argv),
@@ -250,7 +198,7 @@ class IsolatedSandboxes:
                     "FSIZE": limits.file_bytes,
                     "NOFILE": FILES_OPEN_MAX,
                     "CORE": 0,
-                    **({} if group.folders else _without_cgroups(limits)),
+                    **({} if group.folders else without_cgroups(limits)),
                     "MEMLOCK": 1 << 20,
                 },
             }
@@ -259,7 +207,7 @@ class IsolatedSandboxes:
             )
             return ended, group.ran_out_of_memory()
         except SetUpFailed as error:
-            raise _refused(str(error)) from error
+            raise refused(str(error)) from error
         finally:
             group.remove()
 
@@ -284,7 +232,7 @@ class IsolatedSandbox:
         command: str | Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        cwd: str = "/root",
+        cwd: str = HOME,
         given: bytes = b"",
         limits: Limits | None = None,
     ) -> Ran:
@@ -307,7 +255,7 @@ class IsolatedSandbox:
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         limits = limits or self._backend.limits
         ended, is_out = await self._turn("run", argv, env or {}, cwd, given, limits)
-        return _as_ran(ended, is_out)
+        return as_ran(ended, is_out)
 
     async def read(self, path: str, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bytes:
         """Return a file's content.
@@ -317,9 +265,9 @@ class IsolatedSandbox:
             UsageError: it is longer than bytes_max.
         """
         limits = Limits(output_bytes=bytes_max)
-        ended, _ = await self._turn("read", [path], {}, "/root", b"", limits)
+        ended, _ = await self._turn("read", [path], {}, HOME, b"", limits)
         if ended.code != 0:
-            raise NotFound(_text(ended.errors).strip() or f"{path}: can't be read", path=path)
+            raise NotFound(text_of(ended.errors).strip() or f"{path}: can't be read", path=path)
         if ended.output_bytes > bytes_max:
             msg = f"{path} has {ended.output_bytes} bytes, more than {bytes_max}: read a part of it"
             raise UsageError(msg, path=path)
@@ -333,9 +281,40 @@ class IsolatedSandbox:
         """
         argv = [path, f"{mode:o}"]
         limits = self._backend.limits
-        ended, _ = await self._turn("write", argv, {}, "/root", content, limits)
+        ended, _ = await self._turn("write", argv, {}, HOME, content, limits)
         if ended.code != 0:
-            raise UsageError(_text(ended.errors).strip() or f"{path}: can't be written", path=path)
+            raise UsageError(
+                text_of(ended.errors).strip() or f"{path}: can't be written", path=path
+            )
+
+    async def changes(self, since: str | None = None) -> Changes:
+        """Return what changed since a snapshot that the files stand on.
+
+        Args:
+            since: a snapshot; None: the newest that was taken or restored.
+
+        Raises:
+            UsageError: the files don't stand on that snapshot: restore it, or ask another thread's.
+        """
+        async with self._gate:
+            return await asyncio.to_thread(self._changes, since)
+
+    def _changes(self, since: str | None) -> Changes:
+        with disk_errors("look at", self._folder), locked(self._folder / "lock"):
+            chain = self._layers.chain(self._layers.head(self._folder))
+            since = since or self._layers.head(self._folder)
+            if since != BASE and since not in chain:
+                msg = f"the files don't stand on snapshot {since!r}; nothing was looked at"
+                raise UsageError(msg, snapshot=since)
+            count = len(chain) if since == BASE else chain.index(since)
+            self._make_ready()
+            top = self._layers.top(self._folder)
+            parts = []
+            for at, base in self._backend.parts:
+                folders = [self._layers.folder(name, at) for name in chain]
+                uppers = [str(top / part_name(at)), *folders[:count]]
+                parts.append((at, uppers, [*folders[count:], base]))
+            return changes_of(parts)
 
     async def _turn(  # noqa: PLR0917  # what a turn is
         self,
@@ -346,7 +325,7 @@ class IsolatedSandbox:
         given: bytes,
         limits: Limits,
     ) -> tuple[Ended, bool]:
-        _check(argv, env, given)
+        check(argv, env, given)
         async with self._gate:
             lock = await asyncio.to_thread(self._hold)
             try:
@@ -361,9 +340,12 @@ class IsolatedSandbox:
         with ExitStack() as stack:
             stack.enter_context(disk_errors("use", self._folder))
             stack.enter_context(locked(self._folder / "lock"))
-            clear(self._folder)
-            self._layers.top(self._folder)
+            self._make_ready()
             return stack.pop_all()
+
+    def _make_ready(self) -> None:
+        clear(self._folder)
+        self._layers.top(self._folder)
 
     def spec(self, parts: Sequence[tuple[str, str]], shown: Sequence[tuple[str, str]]) -> Any:
         """Return where the root of a turn comes from; for a holder of the lock."""
@@ -442,62 +424,3 @@ class IsolatedSandbox:
             self._backend.services.probe("sandbox.rollback.dropped")
             if self._layers.head(self._folder) != wanted:
                 self._layers.stand(self._folder, wanted)
-
-
-def _refused(why: str) -> UsageError:
-    if "Replaced" in why:
-        msg = (
-            f"the sandbox can't be entered: {why}; nothing was executed, its files are as they "
-            "were. Go back to an earlier snapshot: sandbox.restore(snapshot)"
-        )
-    else:
-        msg = (
-            f"the sandbox can't be built on this host: {why}; nothing was executed. It needs "
-            "namespaces and overlayfs: as root, or as a user who may make user namespaces."
-        )
-    return UsageError(msg)
-
-
-def _without_cgroups(limits: Limits) -> dict[str, int]:
-    """Return what the kernel limits by process and by user, in place of a group."""
-    return {"DATA": limits.memory_bytes, "NPROC": limits.processes}
-
-
-def _check(argv: Sequence[str], env: Mapping[str, str], given: bytes) -> None:
-    """Refuse what a kernel would cut short or misread."""
-    texts = [*argv, *env, *env.values()]
-    what = ""
-    if not argv or not argv[0]:
-        what = "a command needs a program"
-    elif any("\0" in text for text in texts):
-        what = "arguments and variables can't hold a zero byte"
-    elif any("=" in name for name in env):
-        what = "the name of a variable can't hold '='"
-    elif sum(len(os.fsencode(text)) for text in texts) > COMMAND_BYTES_MAX:
-        what = f"a command may have {COMMAND_BYTES_MAX} bytes with its variables: use a file"
-    elif len(given) > GIVEN_BYTES_MAX:
-        what = f"at most {GIVEN_BYTES_MAX} bytes can be given at once"
-    if what:
-        msg = f"{what}; nothing was executed"
-        raise UsageError(msg)
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
-def _as_ran(ended: Ended, is_out_of_memory: bool) -> Ran:  # noqa: FBT001  # one caller
-    code = ended.code
-    if code is None:
-        code = 128 + signal.SIGKILL
-    elif code < 0:
-        code = 128 - code
-    kept = len(ended.output) + len(ended.errors)
-    return Ran(
-        code=code,
-        output=_text(ended.output),
-        errors=_text(ended.errors),
-        is_cut=ended.output_bytes + ended.errors_bytes > kept,
-        killed_by=ended.cause or ("memory" if is_out_of_memory else ""),
-        left=tuple(line for _pid, line in ended.left),
-    )

@@ -142,11 +142,7 @@ class Launcher:
 
         Cancel-safe: yes; the turn is killed.
         """
-        try:
-            channel = self._open()
-        except OSError as error:
-            msg = f"the launcher of sandboxes can't be started: {error}; nothing was executed"
-            raise StoreUnavailable(msg) from error
+        channel = self._opened()
         self._count += 1
         name = self._count
         answer = asyncio.get_running_loop().create_future()
@@ -180,6 +176,13 @@ class Launcher:
             left=tuple((pid, line) for pid, line in said.get("left", ())),
             cause=cause,
         )
+
+    def _opened(self) -> socket.socket:
+        try:
+            return self._open()
+        except OSError as error:
+            msg = f"the launcher of sandboxes can't be started: {error}; nothing was executed"
+            raise StoreUnavailable(msg) from error
 
     def _send(
         self, channel: socket.socket, name: int, spec: dict[str, Any], streams: list[Any]

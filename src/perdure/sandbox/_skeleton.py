@@ -18,7 +18,7 @@ VERSION = 1
 
 FOLDERS = (
     "dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "run/shm", "srv", "sys", "tmp",
-    "usr", "var", "var/cache", "var/lib", "var/log", "var/tmp",
+    "usr", "workspace", "var", "var/cache", "var/lib", "var/log", "var/tmp",
 )  # fmt: skip
 OPEN_FOLDERS = ("run/shm", "tmp", "var/tmp")
 """Folders that every user may write to."""
@@ -33,7 +33,7 @@ SETTINGS = (
 )  # fmt: skip
 """What of /etc is copied: no accounts, no keys, no host names, no settings of services."""
 WRITTEN = {
-    "passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "passwd": "root:x:0:0:root:/workspace:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     "group": "root:x:0:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "hostname": "sandbox\n",
@@ -69,11 +69,11 @@ def make_skeleton(folder: Path, shown: Mapping[str, str]) -> Path:
     return tree
 
 
-def parts_of(skeleton: Path) -> list[tuple[str, str]]:
-    """Return (where in the sandbox, folder of the base), the root first."""
+def parts_of_host() -> list[tuple[str, str]]:
+    """Return (where in the sandbox, folder of the host) of what stands beside the tree."""
     folders = [name for name in PROGRAMS if (Path("/") / name).is_dir()]
     own = [name for name in folders if not (Path("/") / name).is_symlink()]
-    return [("", str(skeleton)), ("usr", "/usr"), *((name, f"/{name}") for name in own)]
+    return [("usr", "/usr"), *((name, f"/{name}") for name in own)]
 
 
 def _fill(tree: Path, shown: Mapping[str, str]) -> None:

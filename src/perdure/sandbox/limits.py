@@ -69,3 +69,9 @@ RANGES_MAX = 32_000
 
 COMMAND_BYTES_MAX = 96 * 1024
 """Bytes of a command and its variables: they travel in one packet."""
+
+CHANGES_MAX = 10_000
+"""Changed paths that are listed: more than anybody reads, a package manager's run fits."""
+
+NAME_BYTES_MAX = 1 << 16
+"""Bytes of a package.json that are read for its version."""

@@ -22,6 +22,7 @@ FSOPEN = 430
 FSCONFIG = 431
 FSMOUNT = 432
 MOUNT_SETATTR = 442
+OPENAT2 = 437
 LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_ADD_RULE = 445
 LANDLOCK_RESTRICT_SELF = 446
@@ -56,6 +57,8 @@ PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _AT_FDCWD = -100
+_BENEATH = 0x02 | 0x04 | 0x08
+"""RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS and RESOLVE_BENEATH."""
 _AT_EMPTY_PATH = 0x1000
 _AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 0x1
@@ -115,6 +118,16 @@ def set_capabilities(mask: int) -> None:
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     _checked(_libc.capset(header, struct.pack("6I", low, low, 0, high, high, 0)))
+
+
+def open_beneath(folder: int, path: str, flags: int) -> int:
+    """Return a descriptor of what is at a path below a folder; links are not followed anywhere.
+
+    Raises:
+        OSError: it is not there (ENOENT, ENOTDIR), or a part of the path is a link (ELOOP).
+    """
+    how = struct.pack("3Q", flags | os.O_CLOEXEC, 0, _BENEATH)
+    return syscall(OPENAT2, folder, _path(path), how, len(how))
 
 
 # -- mounts ----------------------------------------------------------------------------------------

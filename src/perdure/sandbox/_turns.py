@@ -1,0 +1,137 @@
+"""What a turn may use, how it ended, and what can't be a turn."""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from perdure.errors import UsageError
+from perdure.sandbox._launching import Ended
+from perdure.sandbox.limits import (
+    COMMAND_BYTES_MAX,
+    DEADLINE_S,
+    FILE_BYTES_MAX,
+    GIVEN_BYTES_MAX,
+    MEMORY_BYTES,
+    OUTPUT_BYTES_MAX,
+    PROCESSES_MAX,
+)
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one turn may use.
+
+    Attributes:
+        memory_bytes: memory of all its processes, where control groups are there.
+        processes: processes and OS threads, where control groups are there.
+        cores: processor time per second, where control groups are there.
+        file_bytes: size of one file.
+        output_bytes: how much of the output is kept, and as much of the errors.
+        deadline_s: seconds until it is killed.
+    """
+
+    memory_bytes: int = MEMORY_BYTES
+    processes: int = PROCESSES_MAX
+    cores: float = 2.0
+    file_bytes: int = FILE_BYTES_MAX
+    output_bytes: int = OUTPUT_BYTES_MAX
+    deadline_s: float = DEADLINE_S
+
+
+class Ran(Struct, frozen=True, kw_only=True):
+    """How a command ended.
+
+    Attributes:
+        code: exit code; 128 + signal where a signal ended it; 137 where it was killed by us.
+        output, errors: what it printed, decoded as UTF-8 with replacements, up to the limit.
+        is_cut: whether it printed more than was kept.
+        killed_by: deadline, flood, memory; empty: nobody.
+        left: command lines of what was alive when it ended. All of it was killed.
+    """
+
+    code: int
+    output: str
+    errors: str
+    is_cut: bool = False
+    killed_by: str = ""
+    left: tuple[str, ...] = ()
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What the isolation of this host is made of.
+
+    Attributes:
+        driver: `ns` (by root; each tenant has user ids of its own) or `userns` (by any user).
+        landlock: version of the kernel's Landlock; 0: none.
+        cgroups: version of the control groups that limit a turn; 0: none: memory is limited for
+            each process alone, processor time not at all.
+        kernel: its release.
+    """
+
+    driver: str
+    landlock: int
+    cgroups: int
+    kernel: str
+
+
+def refused(why: str) -> UsageError:
+    """Return the error of a sandbox that could not be built: by the host, or by its own files."""
+    if "Replaced" in why:
+        msg = (
+            f"the sandbox can't be entered: {why}; nothing was executed, its files are as they "
+            "were. Go back to an earlier snapshot: sandbox.restore(snapshot)"
+        )
+    else:
+        msg = (
+            f"the sandbox can't be built on this host: {why}; nothing was executed. It needs "
+            "namespaces and overlayfs: as root, or as a user who may make user namespaces."
+        )
+    return UsageError(msg)
+
+
+def without_cgroups(limits: Limits) -> dict[str, int]:
+    """Return what the kernel limits by process and by user, in place of a group."""
+    return {"DATA": limits.memory_bytes, "NPROC": limits.processes}
+
+
+def check(argv: Sequence[str], env: Mapping[str, str], given: bytes) -> None:
+    """Refuse what a kernel would cut short or misread."""
+    texts = [*argv, *env, *env.values()]
+    what = ""
+    if not argv or not argv[0]:
+        what = "a command needs a program"
+    elif any("\0" in text for text in texts):
+        what = "arguments and variables can't hold a zero byte"
+    elif any("=" in name for name in env):
+        what = "the name of a variable can't hold '='"
+    elif sum(len(os.fsencode(text)) for text in texts) > COMMAND_BYTES_MAX:
+        what = f"a command may have {COMMAND_BYTES_MAX} bytes with its variables: use a file"
+    elif len(given) > GIVEN_BYTES_MAX:
+        what = f"at most {GIVEN_BYTES_MAX} bytes can be given at once"
+    if what:
+        msg = f"{what}; nothing was executed"
+        raise UsageError(msg)
+
+
+def text_of(raw: bytes) -> str:
+    """Return what was printed, as text."""
+    return raw.decode("utf-8", "replace")
+
+
+def as_ran(ended: Ended, is_out_of_memory: bool) -> Ran:  # noqa: FBT001  # one caller
+    """Return how a command ended, for people."""
+    code = ended.code
+    if code is None:
+        code = 128 + signal.SIGKILL
+    elif code < 0:
+        code = 128 - code
+    kept = len(ended.output) + len(ended.errors)
+    return Ran(
+        code=code,
+        output=text_of(ended.output),
+        errors=text_of(ended.errors),
+        is_cut=ended.output_bytes + ended.errors_bytes > kept,
+        killed_by=ended.cause or ("memory" if is_out_of_memory else ""),
+        left=tuple(line for _pid, line in ended.left),
+    )

@@ -1,0 +1,99 @@
+"""Runs whose tools work in an isolated sandbox: resumed, forked and rolled back with it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from perdure import START, Context, Graph, Runtime, effect
+from perdure.sandbox import IsolatedSandboxes
+from tests.engine.one_node import State
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@effect(kind="contained")
+async def shell(command: str, *, sandbox) -> str:
+    ran = await sandbox.run(command)
+    return ran.output + ran.errors
+
+
+def graph_of(*commands):
+    graph = Graph(State, name="shells")
+    before = START
+    for n, command in enumerate(commands):
+
+        @graph.node(name=f"n{n}")
+        async def node(state: State, ctx: Context, command: str = command) -> dict:
+            return {"results": [await ctx.call(shell, command)]}
+
+        graph.edge(before, f"n{n}")
+        before = f"n{n}"
+    return graph
+
+
+async def test_a_thread_a_fork_and_a_rollback_have_their_files(is_able, tmp_path):
+    graph = graph_of("echo a >> log; cat log", "echo b >> log; cat log; rm -rf /usr/local/x")
+    backend = IsolatedSandboxes(tmp_path / "boxes")
+    url = f"sqlite:///{tmp_path / 'p.db'}"
+    async with Runtime.open(url, graphs=[graph], sandbox=backend) as runtime:
+        for _ in range(2):
+            state = await (await runtime.start(graph, {}, thread="t")).result(timeout=60)
+        assert state.results == ["a\n", "a\nb\n", "a\nb\na\n", "a\nb\na\nb\n"]
+        forked = await runtime.fork("t", at=2)
+        assert (await forked.result(timeout=60)).results == ["a\n", "a\nb\n"]
+        await runtime.rollback("t", at=2, by="ada")
+        state = await (await runtime.start(graph, {}, thread="t")).result(timeout=60)
+        assert state.results[-1] == "a\na\nb\n"
+
+
+WORKER = textwrap.dedent("""
+    import asyncio, sys
+    from perdure import Runtime
+    from perdure.sandbox import IsolatedSandboxes
+    from tests.sandbox.test_runs import killed_graph
+
+    async def main():
+        folder, run_id = sys.argv[1:]
+        backend = IsolatedSandboxes(folder + "/boxes")
+        graph = killed_graph()
+        async with Runtime.open(f"sqlite:///{folder}/p.db", graphs=[graph], sandbox=backend) as r:
+            run = await r.get(run_id)
+            print((await run.result(timeout=100)).results[-1], end="", flush=True)
+
+    asyncio.run(main())
+""")
+
+COMMANDS = [
+    f"echo {n} >> log; mkdir -p d{n}; sleep 0.1; rm -rf d{n - 1}; cat log" for n in range(8)
+]
+
+
+def killed_graph():
+    return graph_of(*COMMANDS, "cat log; ls -d d*")
+
+
+async def test_a_killed_worker_loses_and_repeats_nothing_in_the_files(is_able, tmp_path):
+    graph = killed_graph()
+    url = f"sqlite:///{tmp_path / 'p.db'}"
+    async with Runtime.open(url, graphs=[graph], worker=False) as runtime:
+        run = await runtime.start(graph, {}, thread="t")
+    kills = 0
+    for delay_s in (1.0, 1.3, 1.6, 1.2, None):
+        worker = subprocess.Popen(  # noqa: ASYNC220  # it is waited for in an OS thread
+            [sys.executable, "-c", WORKER, str(tmp_path), run.id],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+        )
+        try:
+            output, _ = await asyncio.to_thread(worker.communicate, timeout=delay_s)
+            break
+        except subprocess.TimeoutExpired:
+            worker.send_signal(signal.SIGKILL)
+            worker.communicate()
+            kills += 1
+    assert output.decode() == "".join(f"{n}\n" for n in range(8)) + "d7\n"
