@@ -245,7 +245,7 @@ attempt(regain)
 """),
     Attack(0, "accounts_of_the_host", "attempt(lambda: open('/etc/shadow').read())"),
     Attack(0, "files_of_the_host", """
-seen = [p for p in ("/lost+found", "/var/lib/postgresql", "/boot/efi", "/boot") if os.path.exists(p)]
+seen = [p for p in ("/lost+found", "/var/lib/postgresql", "/boot") if os.path.exists(p)]
 print("THROUGH" if seen else "stopped", seen)
 """),
     Attack(0, "kernel_filesystem", "attempt(lambda: os.stat('/sys/kernel'))"),

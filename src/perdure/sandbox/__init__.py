@@ -3,17 +3,20 @@
 from perdure.sandbox._changes import Change, Changes, Package
 from perdure.sandbox._directory import DirectorySandbox, DirectorySandboxes
 from perdure.sandbox._isolated import IsolatedSandbox, IsolatedSandboxes
+from perdure.sandbox._network import Contact, Network
 from perdure.sandbox._turns import Capabilities, Limits, Ran
 
 __all__ = [
     "Capabilities",
     "Change",
     "Changes",
+    "Contact",
     "DirectorySandbox",
     "DirectorySandboxes",
     "IsolatedSandbox",
     "IsolatedSandboxes",
     "Limits",
+    "Network",
     "Package",
     "Ran",
 ]

@@ -21,6 +21,7 @@ from perdure.sandbox._directory import folder_name
 from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
 from perdure.sandbox._launching import Ended, Launcher, SetUpFailed
 from perdure.sandbox._layers import BASE, Layers, clear, part_name
+from perdure.sandbox._network import PORT, Network, WayOut
 from perdure.sandbox._skeleton import make_skeleton, parts_of_host
 from perdure.sandbox._turns import (
     Capabilities,
@@ -71,6 +72,7 @@ class IsolatedSandboxes:
         show: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        network: Network | None = None,
         services: Services | None = None,
     ) -> None:
         """Keep everything under root, which is made on first use.
@@ -80,6 +82,7 @@ class IsolatedSandboxes:
             show: path in the sandbox -> folder or file of the host that is shown there, read-only.
             env: environment of every command, beside PATH, HOME and LANG.
             limits: of every turn, unless a call says otherwise.
+            network: which hosts commands may reach; None: none.
             services: clock, identifiers and crash points.
 
         Raises:
@@ -95,6 +98,7 @@ class IsolatedSandboxes:
         self._show = dict(show or {})
         self._env = {"PATH": PATH, "HOME": HOME, "LANG": "C.UTF-8", **(env or {})}
         self.limits = limits or Limits()
+        self.network = network
         self.services = services or system_services()
         self._is_root = os.geteuid() == 0
         self._launcher = Launcher()
@@ -186,11 +190,13 @@ class IsolatedSandboxes:
         )
         try:
             spec = sandbox.spec(self.parts, list(self._show.items()))
+            variables = {} if self.network is None else self.network.variables
             spec |= {
                 "act": act,
                 "argv": list(argv),
-                "env": {**self._env, **env},
+                "env": {**self._env, **variables, **env},
                 "cwd": cwd,
+                "port": 0 if self.network is None else PORT,
                 "cgroups": group.entrances,
                 "landlock": True,
                 "options": OVERLAY if self._is_root else {**OVERLAY, "userxattr": ""},
@@ -203,7 +209,11 @@ class IsolatedSandboxes:
                 },
             }
             ended = await self._launcher.turn(
-                spec, given=given, keep_bytes=limits.output_bytes, deadline_s=limits.deadline_s
+                spec,
+                given=given,
+                keep_bytes=limits.output_bytes,
+                deadline_s=limits.deadline_s,
+                way_out=None if self.network is None else WayOut(self.network),
             )
             return ended, group.ran_out_of_memory()
         except SetUpFailed as error:

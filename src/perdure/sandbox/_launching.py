@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.errors import StoreUnavailable
+from perdure.sandbox._network import Contact, WayOut
 from perdure.sandbox.limits import FLOOD_BYTES_MAX, LAUNCHER_STOP_S, READ_BYTES
 
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from inside.launcher import main; main()"
@@ -31,6 +32,7 @@ class Ended(Struct, frozen=True, kw_only=True):
         code: exit code; negative: the signal that ended the command; None: it was killed.
         output, errors: what it printed, up to the limit.
         output_bytes, errors_bytes: what it printed in all.
+        contacts: what it reached outside, or tried to.
         left: (pid in the sandbox, command line) of what was alive at its end, and was killed.
         cause: why it was killed: deadline, flood; empty: it was not.
     """
@@ -41,6 +43,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     output_bytes: int
     errors_bytes: int
     left: tuple[tuple[int, str], ...] = ()
+    contacts: tuple[Contact, ...] = ()
     cause: str = ""
 
 
@@ -57,6 +60,8 @@ class Launcher:
         self._channel: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._ways_out: dict[int, WayOut] = {}
+        self._serving: set[asyncio.Task[None]] = set()
         self._count = 0
 
     def close(self) -> None:
@@ -110,23 +115,41 @@ class Launcher:
         if channel is None:
             return
         try:
-            packet = channel.recv(_PACKET_BYTES_MAX)
+            packet, handed, _flags, _address = socket.recv_fds(channel, _PACKET_BYTES_MAX, 1)
         except BlockingIOError:
             return
         except OSError:
-            packet = b""
+            packet, handed = b"", []
         if not packet:
             self.close()
             return
         answer = json.loads(packet)
+        if handed:
+            self._listen(answer["id"], socket.socket(fileno=handed[0]))
+            return
         waiting = self._answers.get(answer["id"])
         if waiting is not None and "pid" not in answer and not waiting.done():
             waiting.set_result(answer)
 
+    def _listen(self, name: int, listening: socket.socket) -> None:
+        way_out = self._ways_out.get(name)
+        if way_out is None:
+            listening.close()
+            return
+        task = asyncio.ensure_future(way_out.serve(listening))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
     # -- turns -------------------------------------------------------------------------------------
 
     async def turn(
-        self, spec: dict[str, Any], *, given: bytes, keep_bytes: int, deadline_s: float
+        self,
+        spec: dict[str, Any],
+        *,
+        given: bytes,
+        keep_bytes: int,
+        deadline_s: float,
+        way_out: WayOut | None = None,
     ) -> Ended:
         """Execute a turn to its end.
 
@@ -135,6 +158,7 @@ class Launcher:
             given: standard input.
             keep_bytes: how much of the output is kept, and as much of the errors.
             deadline_s: seconds after which it is killed.
+            way_out: answers at the socket that a turn with a `port` opens.
 
         Raises:
             SetUpFailed: the sandbox could not be built; nothing was executed.
@@ -147,6 +171,8 @@ class Launcher:
         name = self._count
         answer = asyncio.get_running_loop().create_future()
         self._answers[name] = answer
+        if way_out is not None:
+            self._ways_out[name] = way_out
         output, errors = _Reading(keep_bytes), _Reading(keep_bytes)
         cause = ""
         try:
@@ -159,10 +185,13 @@ class Launcher:
             said = await answer
             await output.ended
             await errors.ended
+            if way_out is not None:
+                await way_out.close()
         finally:
             if not answer.done():
                 self._kill(channel, name)
             self._answers.pop(name, None)
+            self._ways_out.pop(name, None)
             output.close()
             errors.close()
         if "failed" in said:
@@ -174,6 +203,7 @@ class Launcher:
             output_bytes=output.count,
             errors_bytes=errors.count,
             left=tuple((pid, line) for pid, line in said.get("left", ())),
+            contacts=() if way_out is None else tuple(way_out.contacts),
             cause=cause,
         )
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from perdure.errors import UsageError
 from perdure.sandbox._launching import Ended
+from perdure.sandbox._network import Contact
 from perdure.sandbox.limits import (
     COMMAND_BYTES_MAX,
     DEADLINE_S,
@@ -48,6 +49,7 @@ class Ran(Struct, frozen=True, kw_only=True):
         is_cut: whether it printed more than was kept.
         killed_by: deadline, flood, memory; empty: nobody.
         left: command lines of what was alive when it ended. All of it was killed.
+        contacts: what it reached outside, or tried to.
     """
 
     code: int
@@ -56,6 +58,7 @@ class Ran(Struct, frozen=True, kw_only=True):
     is_cut: bool = False
     killed_by: str = ""
     left: tuple[str, ...] = ()
+    contacts: tuple[Contact, ...] = ()
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -134,4 +137,5 @@ def as_ran(ended: Ended, is_out_of_memory: bool) -> Ran:  # noqa: FBT001  # one 
         is_cut=ended.output_bytes + ended.errors_bytes > kept,
         killed_by=ended.cause or ("memory" if is_out_of_memory else ""),
         left=tuple(line for _pid, line in ended.left),
+        contacts=ended.contacts,
     )

@@ -75,3 +75,15 @@ CHANGES_MAX = 10_000
 
 NAME_BYTES_MAX = 1 << 16
 """Bytes of a package.json that are read for its version."""
+
+CONNECTIONS_MAX = 64
+"""Connections of a turn at once: what a package manager opens, several times over."""
+
+CONTACTS_MAX = 1_000
+"""Connections of a turn that are told of."""
+
+HEAD_BYTES_MAX = 1 << 16
+"""Bytes of a request's head: far more than programs send."""
+
+CONNECT_S = 30.0
+"""How long a request's head, a name and a connection may take."""

@@ -13,11 +13,12 @@ A request is one packet of JSON; with it come the descriptors of standard input,
 The spec: `act` (run, read, write), `argv`, `env`, `cwd`; `parts`, the root first: `at` (where),
 `layers` (topmost first), `base`, `upper`, `work`; `options` of the overlays; `binds` ([source,
 target], read-only); `staging` (an empty folder that a root can be built in); `cgroups` (files to
-write a pid to); `rlimits`; `landlock`; `range` ([first id, how many]: the ids that the
-sandbox's ids from 0 on are; of one: rootless).
+write a pid to); `rlimits`; `landlock`; `port` (of a listening socket on its loopback; 0: none);
+`range` ([first id, how many]: the ids that the sandbox's ids from 0 on are; of one: rootless).
 
-Answers: `{"id": 1, "pid": 12}`, then `{"id": 1, "code": 0, "left": [[pid, line]]}` (code: as of
-`waitstatus_to_exitcode`; none: it was killed), or `{"id": 1, "failed": "..."}`.
+Answers: `{"id": 1, "pid": 12}`, with a socket `{"id": 1, "listening": true}`, and in the end
+`{"id": 1, "code": 0, "left": [[pid, line]]}` (code: as of `waitstatus_to_exitcode`),
+`{"id": 1, "killed": true}`, or `{"id": 1, "failed": "..."}`.
 """
 
 import contextlib
@@ -114,7 +115,8 @@ class Launcher:
                 each.kill()
 
     def _start(self, name: int, spec: dict[str, Any], descriptors: list[int]) -> None:
-        heard, report = os.pipe()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        heard, report = ours.detach(), theirs.detach()
         mapped, tell = os.pipe()
         try:
             userns = self._mapping(spec["range"])
@@ -144,7 +146,11 @@ class Launcher:
 
     def _heard(self, fd: int) -> None:
         each = self._turns[fd]
-        read = os.read(fd, PACKET_BYTES_MAX)
+        read, handed = _received(fd)
+        if handed:
+            note = json.dumps({"id": each.name, "listening": True}).encode()
+            socket.send_fds(self._channel, [note], handed)
+            os.close(handed[0])
         if read:
             *lines, each.unread = (each.unread + read).split(b"\n")
             for line in lines:
@@ -162,6 +168,8 @@ class Launcher:
         self._tell(each.name, **(each.said or {"killed": True}))
 
     def _said(self, each: Turn, message: dict[str, Any]) -> None:
+        if "listening" in message:
+            return
         if "pid" not in message:
             each.said = message
             return
@@ -179,6 +187,16 @@ class Launcher:
 
     def _tell(self, name: int, **message: Any) -> None:
         self._channel.send(json.dumps({"id": name, **message}).encode())
+
+
+def _received(fd: int) -> tuple[bytes, list[int]]:
+    """Return what a turn says, and the descriptor that may come with it."""
+    channel = socket.socket(fileno=fd)
+    try:
+        read, handed, _flags, _address = socket.recv_fds(channel, PACKET_BYTES_MAX, 1)
+        return read, handed
+    finally:
+        channel.detach()
 
 
 def _new_userns(first: int, count: int) -> int:

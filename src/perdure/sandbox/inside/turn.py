@@ -10,10 +10,13 @@ and ids, bounding set, capabilities, no_new_privs, Landlock, seccomp. Descriptor
 all but those named.
 """
 
+import fcntl
 import json
 import os
 import resource
 import signal
+import socket
+import struct
 import traceback
 from typing import Any, NoReturn
 
@@ -34,6 +37,10 @@ KEPT = (0, 1, 3, 4, 5, 6, 7)
 the sandbox's own ids and nothing else."""
 CAPABILITIES = 41
 """How many there are in all."""
+
+_SET_FLAGS = 0x8914
+_UP = 0x1
+"""SIOCSIFFLAGS and IFF_UP."""
 
 REPORT_BYTES_MAX = 60_000
 LEFT_MAX = 64
@@ -94,6 +101,8 @@ def _be_first(spec: dict[str, Any], userns: int, filter_: bytes) -> NoReturn:
             os._exit(1)  # it died
         os.setsid()
         sys_.sethostname("sandbox")
+        if spec["port"]:
+            _open_way_out(spec["port"])
         root.enter(spec, userns)
         # Not before: a change of user clears it.
         _give_up(userns, spec)
@@ -106,6 +115,17 @@ def _be_first(spec: dict[str, Any], userns: int, filter_: bytes) -> NoReturn:
     except BaseException as error:  # noqa: BLE001  # as above
         _report({"failed": _told(error)})
     os._exit(0)
+
+
+def _open_way_out(port: int) -> None:
+    """Bring the loopback up, listen there, and hand the socket to the worker."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        flags = struct.pack("16sH14x", b"lo", _UP)
+        fcntl.ioctl(any_socket.fileno(), _SET_FLAGS, flags)
+    with socket.create_server(("127.0.0.1", port), backlog=128) as listening:
+        channel = socket.socket(fileno=os.dup(REPORT_FD))
+        socket.send_fds(channel, [b'{"listening": true}\n'], [listening.fileno()])
+        channel.close()
 
 
 def _told(error: BaseException) -> str:
