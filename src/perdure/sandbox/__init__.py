@@ -4,7 +4,7 @@ from perdure.sandbox._changes import Change, Changes, Package
 from perdure.sandbox._directory import DirectorySandbox, DirectorySandboxes
 from perdure.sandbox._isolated import IsolatedSandbox, IsolatedSandboxes
 from perdure.sandbox._network import Contact, Network
-from perdure.sandbox._turns import Capabilities, Limits, Ran
+from perdure.sandbox._turns import Capabilities, Limits, Ran, ServiceState
 
 __all__ = [
     "Capabilities",
@@ -19,4 +19,5 @@ __all__ = [
     "Network",
     "Package",
     "Ran",
+    "ServiceState",
 ]

@@ -27,6 +27,7 @@ from perdure.sandbox._turns import (
     Capabilities,
     Limits,
     Ran,
+    ServiceState,
     as_ran,
     check,
     refused,
@@ -34,12 +35,15 @@ from perdure.sandbox._turns import (
     without_cgroups,
 )
 from perdure.sandbox.inside import landlock
+from perdure.sandbox.inside.services import MANIFEST, MANIFEST_BYTES_MAX, SERVICES_MAX
 from perdure.sandbox.limits import (
     FILES_OPEN_MAX,
+    NAME_CHARACTERS_MAX,
     OUTPUT_BYTES_MAX,
     RANGE_FIRST,
     RANGE_IDS,
     RANGES_MAX,
+    READY_S,
 )
 
 OVERLAY = {
@@ -296,6 +300,87 @@ class IsolatedSandbox:
             raise UsageError(
                 text_of(ended.errors).strip() or f"{path}: can't be written", path=path
             )
+
+    # -- services ----------------------------------------------------------------------------------
+
+    async def start_service(
+        self,
+        name: str,
+        command: str | Sequence[str],
+        *,
+        port: int = 0,
+        env: Mapping[str, str] | None = None,
+        cwd: str = HOME,
+        ready_s: float = READY_S,
+    ) -> ServiceState:
+        """Have something up during every later command, and see that it can be.
+
+        It is started anew for each command, and killed after it: what it has in memory is lost
+        then, what it wrote is kept. The list of services goes with the files: into snapshots, forks
+        and rollbacks.
+
+        Args:
+            name: a word; one that is there is replaced.
+            command: a line for the shell, or a program and its arguments; it stays in the
+                foreground.
+            port: it is up when something answers there; 0: when it has not ended at once.
+            env: variables beside those that every command has.
+            cwd: folder in the sandbox.
+            ready_s: seconds that it may take, at every command.
+
+        Returns:
+            Whether it is up; if not, it is not kept, and `reason` has the end of its log.
+
+        Raises:
+            UsageError: the name or the command can't be taken; nothing was changed.
+        """
+        argv = ["/bin/sh", "-c", f"exec {command}"] if isinstance(command, str) else list(command)
+        check(argv, env or {}, b"")
+        if not (name.isascii() and name.isidentifier() and len(name) <= NAME_CHARACTERS_MAX):
+            msg = f"{name!r} is no name of a service: letters, digits and _, at most 64"
+            raise UsageError(msg)
+        before = await self.services()
+        one = {
+            "name": name,
+            "argv": argv,
+            "env": dict(env or {}),
+            "cwd": cwd,
+            "port": port,
+            "ready_s": ready_s,
+        }
+        kept = [each for each in before if each["name"] != name]
+        if len(kept) >= SERVICES_MAX:
+            msg = f"a sandbox has {SERVICES_MAX} services at most; nothing was changed"
+            raise UsageError(msg)
+        await self._put_services([*kept, one])
+        ran = await self.run(["/bin/true"])
+        state = next((each for each in ran.services if each.name == name), None)
+        if state is None or not state.is_up:
+            await self._put_services(before)
+        return state or ServiceState(name=name, reason="its settings can't be taken")
+
+    async def stop_service(self, name: str) -> bool:
+        """Have a service up no more; return whether there was one."""
+        before = await self.services()
+        kept = [each for each in before if each["name"] != name]
+        if len(kept) < len(before):
+            await self._put_services(kept)
+        return len(kept) < len(before)
+
+    async def services(self) -> list[dict[str, Any]]:
+        """Return the services as they are kept: name, argv, env, cwd, port, ready_s."""
+        try:
+            raw = await self.read(MANIFEST, bytes_max=MANIFEST_BYTES_MAX)
+            found = json.loads(raw)
+        except (NotFound, ValueError, RecursionError):
+            return []
+        known = (
+            [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        )
+        return [each for each in known if isinstance(each.get("name"), str)]
+
+    async def _put_services(self, kept: list[dict[str, Any]]) -> None:
+        await self.write(MANIFEST, json.dumps(kept).encode("ascii"))
 
     async def changes(self, since: str | None = None) -> Changes:
         """Return what changed since a snapshot that the files stand on.

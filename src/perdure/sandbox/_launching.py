@@ -32,6 +32,7 @@ class Ended(Struct, frozen=True, kw_only=True):
         code: exit code; negative: the signal that ended the command; None: it was killed.
         output, errors: what it printed, up to the limit.
         output_bytes, errors_bytes: what it printed in all.
+        services: (name, why it is not up; empty: it is).
         contacts: what it reached outside, or tried to.
         left: (pid in the sandbox, command line) of what was alive at its end, and was killed.
         cause: why it was killed: deadline, flood; empty: it was not.
@@ -44,6 +45,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     errors_bytes: int
     left: tuple[tuple[int, str], ...] = ()
     contacts: tuple[Contact, ...] = ()
+    services: tuple[tuple[str, str], ...] = ()
     cause: str = ""
 
 
@@ -204,6 +206,7 @@ class Launcher:
             errors_bytes=errors.count,
             left=tuple((pid, line) for pid, line in said.get("left", ())),
             contacts=() if way_out is None else tuple(way_out.contacts),
+            services=tuple((name, why) for name, why in said.get("services", ())),
             cause=cause,
         )
 

@@ -2,9 +2,9 @@
 
 A sandbox has a network of its own in which nothing is but its loopback. The first process of a turn
 opens a listening socket there and hands it to the worker: a socket stays in the network that it
-was made in, so that the worker answers inside the sandbox and connects outside of it. What speaks to the
-socket speaks HTTP as to a proxy (`CONNECT host:port`, or a request with the whole address). Names
-are resolved here, after they were found in the list, and an address that is not of the public
+was made in, so that the worker answers inside the sandbox and connects outside of it. What speaks
+to the socket speaks HTTP as to a proxy (`CONNECT host:port`, or a request with the whole address).
+Names are resolved here, after they were found in the list, and an address that is not of the public
 internet is refused: a name that somebody points at the worker's own network leads nowhere.
 """
 

@@ -40,6 +40,18 @@ class Limits(Struct, frozen=True, kw_only=True):
     deadline_s: float = DEADLINE_S
 
 
+class ServiceState(Struct, frozen=True, kw_only=True):
+    """Whether a service was up when a command began. `reason`: why not; empty: it was."""
+
+    name: str
+    reason: str = ""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it answered."""
+        return not self.reason
+
+
 class Ran(Struct, frozen=True, kw_only=True):
     """How a command ended.
 
@@ -49,6 +61,7 @@ class Ran(Struct, frozen=True, kw_only=True):
         is_cut: whether it printed more than was kept.
         killed_by: deadline, flood, memory; empty: nobody.
         left: command lines of what was alive when it ended. All of it was killed.
+        services: those of the sandbox, started for this command.
         contacts: what it reached outside, or tried to.
     """
 
@@ -59,6 +72,7 @@ class Ran(Struct, frozen=True, kw_only=True):
     killed_by: str = ""
     left: tuple[str, ...] = ()
     contacts: tuple[Contact, ...] = ()
+    services: tuple[ServiceState, ...] = ()
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -138,4 +152,5 @@ def as_ran(ended: Ended, is_out_of_memory: bool) -> Ran:  # noqa: FBT001  # one 
         killed_by=ended.cause or ("memory" if is_out_of_memory else ""),
         left=tuple(line for _pid, line in ended.left),
         contacts=ended.contacts,
+        services=tuple(ServiceState(name=name, reason=why) for name, why in ended.services),
     )

@@ -87,3 +87,9 @@ HEAD_BYTES_MAX = 1 << 16
 
 CONNECT_S = 30.0
 """How long a request's head, a name and a connection may take."""
+
+NAME_CHARACTERS_MAX = 64
+"""Characters of a service's name: it is also that of its log."""
+
+READY_S = 30.0
+"""How long a service may take until it answers, unless told."""

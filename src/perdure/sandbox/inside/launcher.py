@@ -171,7 +171,7 @@ class Launcher:
         if "listening" in message:
             return
         if "pid" not in message:
-            each.said = message
+            each.said |= message
             return
         each.pid = message["pid"]
         # The first process is to die with its parent, and its parent is to be this process.

@@ -20,7 +20,7 @@ import struct
 import traceback
 from typing import Any, NoReturn
 
-from . import landlock, root, seccomp
+from . import landlock, root, seccomp, services
 from . import syscalls as sys_
 
 NAMESPACES = (
@@ -101,27 +101,33 @@ def _be_first(spec: dict[str, Any], userns: int, filter_: bytes) -> NoReturn:
             os._exit(1)  # it died
         os.setsid()
         sys_.sethostname("sandbox")
+        _raise_loopback()
         if spec["port"]:
             _open_way_out(spec["port"])
         root.enter(spec, userns)
         # Not before: a change of user clears it.
         _give_up(userns, spec)
+        sessions = _start_services(spec, filter_)
         command = os.fork()
         if command == 0:
             _be_command(spec, filter_)
         os.close(0)
         status = _reap(command)
-        _report(status | {"left": _left()})
+        _report(status | {"left": _left(sessions)})
     except BaseException as error:  # noqa: BLE001  # as above
         _report({"failed": _told(error)})
     os._exit(0)
 
 
-def _open_way_out(port: int) -> None:
-    """Bring the loopback up, listen there, and hand the socket to the worker."""
+def _raise_loopback() -> None:
+    """Bring the sandbox's own loopback up: servers and tests in it want one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         flags = struct.pack("16sH14x", b"lo", _UP)
         fcntl.ioctl(any_socket.fileno(), _SET_FLAGS, flags)
+
+
+def _open_way_out(port: int) -> None:
+    """Listen on the loopback, and hand the socket to the worker."""
     with socket.create_server(("127.0.0.1", port), backlog=128) as listening:
         channel = socket.socket(fileno=os.dup(REPORT_FD))
         socket.send_fds(channel, [b'{"listening": true}\n'], [listening.fileno()])
@@ -159,6 +165,36 @@ def _give_up(userns: int, spec: dict[str, Any]) -> None:
     sys_.set_capabilities(sum(1 << capability for capability in KEPT))
     sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
     landlock.restrict(known)
+
+
+def _start_services(spec: dict[str, Any], filter_: bytes) -> set[int]:
+    """Start what the sandbox wants up, tell how that went, and return their sessions."""
+    started = []
+    for each in services.listed() if spec["act"] == "run" else []:
+        pid = os.fork()
+        if pid == 0:
+            _be_service(spec, each, filter_)
+        started.append((each, pid))
+    told = []
+    for each, pid in started:
+        told.append([each["name"], services.wait_until_up(each, pid)])
+    if told:
+        _report({"services": told})
+    return {pid for _each, pid in started}
+
+
+def _be_service(spec: dict[str, Any], service: dict[str, Any], filter_: bytes) -> NoReturn:
+    try:
+        os.makedirs(services.LOGS, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        log = os.open(services.log_of(service["name"]), flags, 0o644)
+        null = os.open("/dev/null", os.O_RDONLY)
+        for number, fd in enumerate((null, log, log)):
+            os.dup2(fd, number)
+        env = {**spec["env"], **service["env"]}
+        _be_command({**spec, "argv": service["argv"], "env": env, "cwd": service["cwd"]}, filter_)
+    finally:
+        os._exit(126)
 
 
 def _be_command(spec: dict[str, Any], filter_: bytes) -> NoReturn:
@@ -226,15 +262,22 @@ def _reap(command: int) -> dict[str, Any]:
             return {"code": os.waitstatus_to_exitcode(status)}
 
 
-def _left() -> list[list[Any]]:
-    """Return [pid, command line] of what is alive beside this process."""
+def _left(sessions: set[int]) -> list[list[Any]]:
+    """Return [pid, command line] of what is alive beside this process and the services."""
     left: list[list[Any]] = []
     for name in os.listdir("/proc"):
         if name.isdecimal() and name != "1" and len(left) < LEFT_MAX:
             line = _command_line(name)
-            if line:
+            if line and _session(int(name)) not in sessions:
                 left.append([int(name), line])
     return left
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def _command_line(pid: str) -> str:
