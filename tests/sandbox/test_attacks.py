@@ -69,7 +69,10 @@ def test_a_flood_is_cut_and_does_not_stop_what_prints_it(shell):
 
 
 def test_a_daemon_does_not_outlive_the_command_and_is_named(shell):
-    ran = shell("(setsid sleep 4242 > /dev/null 2>&1 &) ; sleep 0.3; echo ok")
+    ran = shell(
+        "(setsid sleep 4242 > /dev/null 2>&1 &) ; "
+        "until grep -aq ^sleep.4242 /proc/[0-9]*/cmdline; do :; done; echo ok"
+    )
     assert ran.output == "ok\n"
     assert any("sleep 4242" in line for line in ran.left)
     found = subprocess.run(

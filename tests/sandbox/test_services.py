@@ -83,7 +83,7 @@ async def test_one_is_replaced_and_stopped(sandbox):
 
 async def test_nothing_is_alive_in_between(sandbox):
     assert (await sandbox.start_service("long", "sleep 7337")).is_up
-    ran = await sandbox.run("sleep 5555 & true")
+    ran = await sandbox.run("sleep 5555 & until grep -aq ^sleep /proc/$!/cmdline; do :; done")
     assert ran.left == ("sleep 5555",)
     for _ in range(200):
         if not alive():

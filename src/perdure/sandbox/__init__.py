@@ -1,8 +1,9 @@
 """State of the operating system that belongs to a thread: files, and commands over them."""
 
 from perdure.sandbox._changes import Change, Changes, Package
+from perdure.sandbox._commands import IsolatedSandbox
 from perdure.sandbox._directory import DirectorySandbox, DirectorySandboxes
-from perdure.sandbox._isolated import IsolatedSandbox, IsolatedSandboxes
+from perdure.sandbox._isolated import IsolatedSandboxes
 from perdure.sandbox._network import Contact, Network
 from perdure.sandbox._turns import Capabilities, Limits, Ran, ServiceState
 

@@ -176,22 +176,15 @@ class Launcher:
         if way_out is not None:
             self._ways_out[name] = way_out
         output, errors = _Reading(keep_bytes), _Reading(keep_bytes)
-        cause = ""
         try:
             self._send(channel, name, spec, [given, output, errors])
-            flood = [output.flooded, errors.flooded]
-            await _first([answer, *flood], deadline_s)
-            if not answer.done():
-                cause = "flood" if any(each.done() for each in flood) else "deadline"
-                self._kill(channel, name)
-            said = await answer
-            await output.ended
-            await errors.ended
+            cause = await self._until_ended(name, answer, [output, errors], deadline_s)
+            said = answer.result()
             if way_out is not None:
                 await way_out.close()
         finally:
             if not answer.done():
-                self._kill(channel, name)
+                self._kill(name)
             self._answers.pop(name, None)
             self._ways_out.pop(name, None)
             output.close()
@@ -209,6 +202,25 @@ class Launcher:
             services=tuple((name, why) for name, why in said.get("services", ())),
             cause=cause,
         )
+
+    async def _until_ended(
+        self,
+        name: int,
+        answer: asyncio.Future[dict[str, Any]],
+        readings: "list[_Reading]",
+        deadline_s: float,
+    ) -> str:
+        """Return when a turn ended and all it printed was read; say why it had to be killed."""
+        cause = ""
+        floods = [each.flooded for each in readings]
+        await _first([answer, *floods], deadline_s)
+        if not answer.done():
+            cause = "flood" if any(each.done() for each in floods) else "deadline"
+            self._kill(name)
+        await answer
+        for each in readings:
+            await each.ended
+        return cause
 
     def _opened(self) -> socket.socket:
         try:
@@ -238,9 +250,10 @@ class Launcher:
             for fd in handed:
                 os.close(fd)
 
-    def _kill(self, channel: socket.socket, name: int) -> None:
+    def _kill(self, name: int) -> None:
         with contextlib.suppress(OSError):
-            channel.send(json.dumps({"id": name, "kill": True}).encode())
+            if self._channel is not None:
+                self._channel.send(json.dumps({"id": name, "kill": True}).encode())
 
 
 async def _first(futures: list[asyncio.Future[Any]], deadline_s: float) -> None:

@@ -7,17 +7,23 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from perdure.errors import UsageError
+from perdure.sandbox._cgroups import Group
 from perdure.sandbox._launching import Ended
 from perdure.sandbox._network import Contact
 from perdure.sandbox.limits import (
     COMMAND_BYTES_MAX,
     DEADLINE_S,
     FILE_BYTES_MAX,
+    FILES_OPEN_MAX,
     GIVEN_BYTES_MAX,
     MEMORY_BYTES,
+    MEMORY_LOCKED_BYTES_MAX,
     OUTPUT_BYTES_MAX,
     PROCESSES_MAX,
 )
+
+HOME = "/workspace"
+"""Where commands begin, and their home: a folder that is nothing else to any program."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -107,9 +113,16 @@ def refused(why: str) -> UsageError:
     return UsageError(msg)
 
 
-def without_cgroups(limits: Limits) -> dict[str, int]:
-    """Return what the kernel limits by process and by user, in place of a group."""
-    return {"DATA": limits.memory_bytes, "NPROC": limits.processes}
+def rlimits(limits: Limits, group: Group) -> dict[str, int]:
+    """Return what the kernel limits by process, and by user where there is no group for that."""
+    instead = {"DATA": limits.memory_bytes, "NPROC": limits.processes}
+    return {
+        "FSIZE": limits.file_bytes,
+        "NOFILE": FILES_OPEN_MAX,
+        "CORE": 0,
+        "MEMLOCK": MEMORY_LOCKED_BYTES_MAX,
+        **({} if group.folders else instead),
+    }
 
 
 def check(argv: Sequence[str], env: Mapping[str, str], given: bytes) -> None:

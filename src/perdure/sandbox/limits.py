@@ -93,3 +93,6 @@ NAME_CHARACTERS_MAX = 64
 
 READY_S = 30.0
 """How long a service may take until it answers, unless told."""
+
+MEMORY_LOCKED_BYTES_MAX = 1 << 20
+"""Memory that a process may lock."""

@@ -1,9 +1,9 @@
 """Services: processes that are up while a command runs, started anew for each.
 
-Nothing lives from one turn to the next, so a service is what can be started again: its command,
-its folder, its variables, and a port at which it answers when it is ready. The list of them is a file of
-the sandbox, so that it is taken, restored and forked with the files that the services work on. What
-writes to it can do no more by it than by a command.
+Nothing lives from one turn to the next, so a service is what can be started again: its command, its
+folder, its variables, and a port at which it answers when it is ready. The list of them is a file
+of the sandbox, so that it is taken, restored and forked with the files that the services work on.
+What writes to it can do no more by it than by a command.
 """
 
 import json

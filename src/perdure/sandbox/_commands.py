@@ -1,0 +1,347 @@
+"""The sandbox of one thread: commands over its files, and what becomes of the files."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from perdure.clock import Services
+from perdure.errors import NotFound, UsageError
+from perdure.sandbox._changes import Changes, changes_of
+from perdure.sandbox._disk import disk_errors, locked
+from perdure.sandbox._launching import Ended
+from perdure.sandbox._layers import BASE, Layers, clear, part_name
+from perdure.sandbox._turns import (
+    HOME,
+    Limits,
+    Ran,
+    ServiceState,
+    as_ran,
+    check,
+    text_of,
+)
+from perdure.sandbox.inside.services import MANIFEST, MANIFEST_BYTES_MAX, SERVICES_MAX
+from perdure.sandbox.limits import (
+    NAME_CHARACTERS_MAX,
+    OUTPUT_BYTES_MAX,
+    READY_S,
+)
+
+
+class Backend(Protocol):
+    """What a sandbox needs of those that it is one of."""
+
+    limits: Limits
+    services: Services
+    parts: list[tuple[str, str]]
+
+    async def turn(
+        self,
+        sandbox: "IsolatedSandbox",
+        *,
+        act: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        given: bytes,
+        limits: Limits,
+    ) -> tuple[Ended, bool]:
+        """Execute a turn; return how it ended, and whether it ran out of memory."""
+        ...
+
+
+class IsolatedSandbox:
+    """The files of one thread, and commands that run over them, one at a time."""
+
+    def __init__(
+        self, backend: Backend, folder: Path, layers: Layers, ids: tuple[int, int]
+    ) -> None:
+        """Use the folder."""
+        self._backend = backend
+        self._folder = folder
+        self._layers = layers
+        self._ids = ids
+        self._gate = asyncio.Lock()
+
+    # -- what agents do ----------------------------------------------------------------------------
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = HOME,
+        given: bytes = b"",
+        limits: Limits | None = None,
+    ) -> Ran:
+        """Run a command to its end; whatever it leaves running is killed and named.
+
+        Args:
+            command: a line for the shell, or a program and its arguments.
+            env: variables beside those that every command has.
+            cwd: folder in the sandbox.
+            given: standard input, at most `GIVEN_BYTES_MAX`.
+            limits: instead of the backend's.
+
+        Raises:
+            UsageError: the sandbox can't be built here, or an argument can't be taken; nothing was
+                executed.
+            StoreLocked: another process has been using this sandbox; nothing was executed.
+
+        Cancel-safe: yes; the command is killed. What it changed stays until `restore`.
+        """
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        limits = limits or self._backend.limits
+        ended, is_out = await self._turn("run", argv, env or {}, cwd, given, limits)
+        return as_ran(ended, is_out)
+
+    async def read(self, path: str, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            NotFound: there is no such file, or it can't be read; says why.
+            UsageError: it is longer than bytes_max.
+        """
+        limits = Limits(output_bytes=bytes_max)
+        ended, _ = await self._turn("read", [path], {}, HOME, b"", limits)
+        if ended.code != 0:
+            raise NotFound(text_of(ended.errors).strip() or f"{path}: can't be read", path=path)
+        if ended.output_bytes > bytes_max:
+            msg = f"{path} has {ended.output_bytes} bytes, more than {bytes_max}: read a part of it"
+            raise UsageError(msg, path=path)
+        return ended.output
+
+    async def write(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
+        """Make a file have this content; folders that are missing are made.
+
+        Raises:
+            UsageError: it can't be written; says why. What was there stays.
+        """
+        argv = [path, f"{mode:o}"]
+        limits = self._backend.limits
+        ended, _ = await self._turn("write", argv, {}, HOME, content, limits)
+        if ended.code != 0:
+            raise UsageError(
+                text_of(ended.errors).strip() or f"{path}: can't be written", path=path
+            )
+
+    # -- services ----------------------------------------------------------------------------------
+
+    async def start_service(
+        self,
+        name: str,
+        command: str | Sequence[str],
+        *,
+        port: int = 0,
+        env: Mapping[str, str] | None = None,
+        cwd: str = HOME,
+        ready_s: float = READY_S,
+    ) -> ServiceState:
+        """Have something up during every later command, and see that it can be.
+
+        It is started anew for each command, and killed after it: what it has in memory is lost
+        then, what it wrote is kept. The list of services goes with the files: into snapshots, forks
+        and rollbacks.
+
+        Args:
+            name: a word; one that is there is replaced.
+            command: a line for the shell, or a program and its arguments; it stays in the
+                foreground.
+            port: it is up when something answers there; 0: when it has not ended at once.
+            env: variables beside those that every command has.
+            cwd: folder in the sandbox.
+            ready_s: seconds that it may take, at every command.
+
+        Returns:
+            Whether it is up; if not, it is not kept, and `reason` has the end of its log.
+
+        Raises:
+            UsageError: the name or the command can't be taken; nothing was changed.
+        """
+        argv = ["/bin/sh", "-c", f"exec {command}"] if isinstance(command, str) else list(command)
+        check(argv, env or {}, b"")
+        if not (name.isascii() and name.isidentifier() and len(name) <= NAME_CHARACTERS_MAX):
+            msg = f"{name!r} is no name of a service: letters, digits and _, at most 64"
+            raise UsageError(msg)
+        before = await self.services()
+        one = {
+            "name": name,
+            "argv": argv,
+            "env": dict(env or {}),
+            "cwd": cwd,
+            "port": port,
+            "ready_s": ready_s,
+        }
+        kept = [each for each in before if each["name"] != name]
+        if len(kept) >= SERVICES_MAX:
+            msg = f"a sandbox has {SERVICES_MAX} services at most; nothing was changed"
+            raise UsageError(msg)
+        await self._put_services([*kept, one])
+        ran = await self.run(["/bin/true"])
+        state = next((each for each in ran.services if each.name == name), None)
+        if state is None or not state.is_up:
+            await self._put_services(before)
+        return state or ServiceState(name=name, reason="its settings can't be taken")
+
+    async def stop_service(self, name: str) -> bool:
+        """Have a service up no more; return whether there was one."""
+        before = await self.services()
+        kept = [each for each in before if each["name"] != name]
+        if len(kept) < len(before):
+            await self._put_services(kept)
+        return len(kept) < len(before)
+
+    async def services(self) -> list[dict[str, Any]]:
+        """Return the services as they are kept: name, argv, env, cwd, port, ready_s."""
+        try:
+            raw = await self.read(MANIFEST, bytes_max=MANIFEST_BYTES_MAX)
+            found = json.loads(raw)
+        except (NotFound, ValueError, RecursionError):
+            return []
+        known = (
+            [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        )
+        return [each for each in known if isinstance(each.get("name"), str)]
+
+    async def _put_services(self, kept: list[dict[str, Any]]) -> None:
+        await self.write(MANIFEST, json.dumps(kept).encode("ascii"))
+
+    async def changes(self, since: str | None = None) -> Changes:
+        """Return what changed since a snapshot that the files stand on.
+
+        Args:
+            since: a snapshot; None: the newest that was taken or restored.
+
+        Raises:
+            UsageError: the files don't stand on that snapshot: restore it, or ask another thread's.
+        """
+        async with self._gate:
+            return await asyncio.to_thread(self._changes, since)
+
+    def _changes(self, since: str | None) -> Changes:
+        with disk_errors("look at", self._folder), locked(self._folder / "lock"):
+            chain = self._layers.chain(self._layers.head(self._folder))
+            since = since or self._layers.head(self._folder)
+            if since != BASE and since not in chain:
+                msg = f"the files don't stand on snapshot {since!r}; nothing was looked at"
+                raise UsageError(msg, snapshot=since)
+            count = len(chain) if since == BASE else chain.index(since)
+            self._make_ready()
+            top = self._layers.top(self._folder)
+            parts = []
+            for at, base in self._backend.parts:
+                folders = [self._layers.folder(name, at) for name in chain]
+                uppers = [str(top / part_name(at)), *folders[:count]]
+                parts.append((at, uppers, [*folders[count:], base]))
+            return changes_of(parts)
+
+    async def _turn(  # noqa: PLR0917  # what a turn is
+        self,
+        act: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        given: bytes,
+        limits: Limits,
+    ) -> tuple[Ended, bool]:
+        check(argv, env, given)
+        async with self._gate:
+            lock = await asyncio.to_thread(self._hold)
+            try:
+                return await self._backend.turn(
+                    self, act=act, argv=argv, env=env, cwd=cwd, given=given, limits=limits
+                )
+            finally:
+                lock.close()
+
+    def _hold(self) -> ExitStack:
+        """Return the lock of this sandbox, which its `close` lets go of, with all made ready."""
+        with ExitStack() as stack:
+            stack.enter_context(disk_errors("use", self._folder))
+            stack.enter_context(locked(self._folder / "lock"))
+            self._make_ready()
+            return stack.pop_all()
+
+    def _make_ready(self) -> None:
+        clear(self._folder)
+        self._layers.top(self._folder)
+
+    def spec(self, parts: Sequence[tuple[str, str]], shown: Sequence[tuple[str, str]]) -> Any:
+        """Return where the root of a turn comes from; for a holder of the lock."""
+        chain = self._layers.chain(self._layers.head(self._folder))
+        top = self._layers.top(self._folder)
+        work = self._folder / "work"
+        described = []
+        for at, base in parts:
+            scratch = work / part_name(at)
+            scratch.mkdir(mode=0o700)
+            described.append(
+                {
+                    "at": at,
+                    "base": base,
+                    "layers": [self._layers.folder(name, at) for name in chain],
+                    "upper": str(top / part_name(at)),
+                    "work": str(scratch),
+                }
+            )
+        root = work / "mount"
+        root.mkdir(mode=0o700)
+        return {
+            "parts": described,
+            "binds": [[source, target] for target, source in shown],
+            "staging": str(root),
+            "range": list(self._ids),
+        }
+
+    # -- what the engine does ----------------------------------------------------------------------
+
+    async def take(self) -> str:
+        """Keep the files as they are now; return the snapshot's id.
+
+        Where nothing changed since the last snapshot it is that one.
+
+        Raises:
+            UsageError: it stands on too many layers; no snapshot was taken.
+            StoreError: the disk cannot serve; no snapshot was taken.
+
+        Durability: the whole snapshot is on disk when this returns. Cancel-safe: yes; it may be
+            taken still.
+        """
+        async with self._gate:
+            return await asyncio.to_thread(self._take)
+
+    def _take(self) -> str:
+        services = self._backend.services
+        with disk_errors("take a snapshot of", self._folder), locked(self._folder / "lock"):
+            clear(self._folder)
+            if not self._layers.is_changed(self._folder):
+                return self._layers.head(self._folder)
+            name = services.ids.new("l", services.clock.now_us())
+            return self._layers.freeze(self._folder, name, services.probe)
+
+    async def restore(self, snapshot: str | None) -> None:
+        """Make the files what they were at the snapshot (None: the base's).
+
+        Raises:
+            NotFound: there is no such snapshot; the files are as they were.
+            StoreCorrupt: a layer that it stands on is missing; the files are as they were.
+            UsageError: it was made on another base; the files are as they were.
+            StoreError: the disk cannot serve.
+
+        Durability: none needed: it can be done again. Idempotent: yes. Cancel-safe: yes.
+        """
+        async with self._gate:
+            await asyncio.to_thread(self._restore, snapshot)
+
+    def _restore(self, snapshot: str | None) -> None:
+        wanted = snapshot or BASE
+        with disk_errors("restore", self._folder), locked(self._folder / "lock"):
+            self._layers.chain(wanted)
+            clear(self._folder)
+            self._layers.drop_top(self._folder)
+            # crash-point: sandbox.rollback.dropped
+            self._backend.services.probe("sandbox.rollback.dropped")
+            if self._layers.head(self._folder) != wanted:
+                self._layers.stand(self._folder, wanted)
