@@ -316,6 +316,37 @@ async def test_a_business_key_gives_the_first_result_across_runs(open_runtime):
     assert calls == ["order-9", "other/order-9"]
 
 
+async def test_a_result_by_a_business_key_is_no_divergence_for_what_follows(open_runtime):
+    calls = []
+
+    @effect(kind="keyed")
+    async def charge(amount: int, *, idempotency_key: str) -> str:
+        calls.append("charge")
+        return "paid"
+
+    @effect(kind="keyed")
+    async def note(text: str, *, idempotency_key: str) -> str:
+        calls.append("note")
+        return text
+
+    async def body(ctx):
+        paid = await ctx.call(charge, 5, key="order-9")
+        noted = await ctx.call(note, paid)
+        said = await ctx.ask("Ship it?", schema=bool)
+        return [noted, said.value, await ctx.call(note, "shipped")]
+
+    runtime = await open_runtime(one_node(body))
+    for number in (1, 2):
+        run = await runtime.start("effects", {})
+        await reached(run, "waiting")
+        (ask,) = await runtime.asks(run_id=run.id)
+        await runtime.answer(ask.id, True, by="ann")
+        state = await run.result(timeout=10)
+        assert state.results == [str(["paid", True, "shipped"])]
+        assert calls.count("charge") == 1
+        assert calls.count("note") == 2 * number
+
+
 async def test_a_business_key_with_other_arguments_is_refused(open_runtime):
     @effect(kind="keyed")
     async def charge(amount: int, *, idempotency_key: str) -> str:

@@ -146,8 +146,7 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
         if first.state == EffectState.CONFIRMED:
             encoded = first.result_wire or b"\xc0"
             value = act.decoded(encoded)
-            record = act.confirmation(encoded, via="key", by=first.effect_id)
-            act.run.record(record)
+            act.adopt(encoded, first.effect_id)
             return True, value
         if first.state == EffectState.FAILED:
             msg = (
