@@ -15,6 +15,7 @@ from perdure.core import fold
 from perdure.core.fold import RunState
 from perdure.engine import _answers, branches, views
 from perdure.engine.acts import decision_error
+from perdure.engine.edge import check_limit, checked
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, follow, read_events
 from perdure.engine.loading import Loaded, load_checkpoint
@@ -83,6 +84,7 @@ class Run:
         """Return its row: status, holder, waits, failure, times."""
         return await self._runtime.read_row(self.id)
 
+    @checked
     async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # of the public API
         """Wait until it has ended; return its final state (of a function: what it returned).
 
@@ -98,6 +100,7 @@ class Run:
         """
         return await self._runtime.wait_for_result(self.id, timeout)
 
+    @checked
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yield its events above seq `after`, as they become durable, until it has ended."""
         async for event in follow(self._runtime.engine, self.id, after):
@@ -131,6 +134,7 @@ class Runtime(Orders, Travels):
         self._is_entered = False
 
     @classmethod
+    @checked
     def open(
         cls,
         url: str | Store,
@@ -158,7 +162,7 @@ class Runtime(Orders, Travels):
             SettingInvalid: the URL names no store, or `keys` no keys.
         """
         services = services or system_services()
-        store = make_store(url, services) if isinstance(url, str) else url
+        store = _store_of(url, services)
         provider = None if keys is None else make_keys(keys, services)
         engine = Environment(store, services, sandbox=sandbox, keys=provider)
         engine.register(graphs)
@@ -198,6 +202,7 @@ class Runtime(Orders, Travels):
         """Drain the worker, commit what is queued, close the store."""
         await self.close()
 
+    @checked
     async def close(self, *, window_s: float | None = None) -> None:
         """Drain within the window (default: the worker's setting) and close. Idempotent."""
         if not self._is_open:
@@ -214,6 +219,7 @@ class Runtime(Orders, Travels):
 
     # -- starting ----------------------------------------------------------------------------------
 
+    @checked
     async def start(
         self,
         graph: Any,
@@ -317,6 +323,7 @@ class Runtime(Orders, Travels):
 
     # -- reading -----------------------------------------------------------------------------------
 
+    @checked
     async def read_row(self, run_id: str) -> RunRow:
         """Return a run's row.
 
@@ -329,6 +336,7 @@ class Runtime(Orders, Travels):
             raise NotFound(msg, run_id=run_id)
         return row
 
+    @checked
     async def get(self, run_id: str) -> Run:
         """Return a run by its id.
 
@@ -338,6 +346,7 @@ class Runtime(Orders, Travels):
         row = await self.read_row(run_id)
         return Run(self, row.run_id, row.thread)
 
+    @checked
     async def runs(
         self,
         *,
@@ -348,7 +357,12 @@ class Runtime(Orders, Travels):
         limit: int = 100,
         before: str | None = None,
     ) -> list[RunRow]:
-        """Return rows of runs, newest first; `before`: a run id, for the next page."""
+        """Return rows of runs, newest first; `before`: a run id, for the next page.
+
+        Raises:
+            SettingInvalid: a status that there is not, or a limit below 1.
+        """
+        check_limit("runs", limit)
         statuses = _statuses(status)
         query = RunQuery(
             tenant=TenantId(tenant) if tenant else None,
@@ -360,11 +374,13 @@ class Runtime(Orders, Travels):
         )
         return await self.engine.store.find_runs(query)
 
+    @checked
     async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
         """Return the durable events of a run above seq `after`."""
         await self.read_row(run_id)
         return await read_events(self.engine, run_id, after)
 
+    @checked
     async def state(
         self, thread: str, at: int | None = None, *, tenant: str = DEFAULT_TENANT
     ) -> Any:
@@ -384,6 +400,7 @@ class Runtime(Orders, Travels):
             return views.plain_values(found.cells, found.run, found.checkpoint)
         return plan.build_state(values)
 
+    @checked
     async def fork(
         self,
         thread: str,
@@ -428,6 +445,7 @@ class Runtime(Orders, Travels):
 
     # -- people ------------------------------------------------------------------------------------
 
+    @checked
     async def asks(
         self,
         open: bool = True,  # noqa: A002, FBT001, FBT002  # of the public API
@@ -444,6 +462,7 @@ class Runtime(Orders, Travels):
         )
         return [views.ask_of(row) for row in await self.engine.store.find_asks(query)]
 
+    @checked
     async def answer(self, ask_id: str, value: Any, *, by: str) -> None:
         """Answer an ask, once. The answer and the wake-up of the run are durable when this returns.
 
@@ -470,15 +489,18 @@ class Runtime(Orders, Travels):
             raise _already_answered(views.ask_of(answered.row))
         self.engine.poke()
 
+    @checked
     async def signal(self, run_id: str, topic: str, value: Any = None, *, by: str = "") -> None:
         """Send a run a signal; see `Run.signal`."""
         body = self.engine.codec.encode(value, "signal value")
         await self._post(run_id, MailKind.SIGNAL, checked_name(topic, "topic"), body, by)
 
+    @checked
     async def cancel(self, run_id: str, *, compensate: bool = False, by: str = "") -> None:
         """Ask a run to cancel; see `Run.cancel`."""
         await self._post(run_id, MailKind.CANCEL, "", self.engine.codec.encode(compensate), by)
 
+    @checked
     async def retry(self, run_id: str, *, by: str) -> None:
         """Let a parked run go on (after a fix): it executes its unfinished nodes again.
 
@@ -506,6 +528,7 @@ class Runtime(Orders, Travels):
         await self.engine.store.post(mail)
         self.engine.poke()
 
+    @checked
     async def effects(
         self,
         state: EffectState | str | None = EffectState.UNCERTAIN,
@@ -514,7 +537,12 @@ class Runtime(Orders, Travels):
         tenant: str | None = None,
         limit: int = 1000,
     ) -> list[views.LedgerEntry]:
-        """Return effects of the ledger, newest change first; `state=None`: in any state."""
+        """Return effects of the ledger, newest change first; `state=None`: in any state.
+
+        Raises:
+            SettingInvalid: a state that there is not, or a limit below 1.
+        """
+        check_limit("effects", limit)
         query = EffectQuery(
             tenant=TenantId(tenant) if tenant else None,
             run_id=RunId(run_id) if run_id else None,
@@ -523,6 +551,7 @@ class Runtime(Orders, Travels):
         )
         return [views.entry_of(row) for row in await self.engine.store.find_effects(query)]
 
+    @checked
     async def resolve(self, effect_id: str, *, happened: bool, result: Any = None, by: str) -> None:
         """Decide an uncertain effect: it happened (with this result), or not (it is sent again).
 
@@ -547,6 +576,7 @@ class Runtime(Orders, Travels):
 
     # -- the end of a run --------------------------------------------------------------------------
 
+    @checked
     async def wait_for_result(self, run_id: str, timeout_s: float | None) -> Any:
         """Return a run's result; see `Run.result`."""
         if timeout_s is None:
@@ -623,6 +653,15 @@ class Runtime(Orders, Travels):
     def _on_released(self, row: RunRow, status: RunStatus, _failure: Failure | None) -> None:
         if status is RunStatus.NEEDS_DECISION:
             self.engine.lookout.tell(row.run_id, (status, None))
+
+
+def _store_of(url: str | Store, services: Services) -> Store:
+    if isinstance(url, str):
+        return make_store(url, services)
+    if not hasattr(url, "capabilities"):
+        msg = f"Runtime.open(url={url!r}): must be the URL of a store, or an unopened store"
+        raise SettingInvalid(msg)
+    return url
 
 
 def _run_failed(row: RunRow, failure: Failure | None, reason: str) -> RunFailed:

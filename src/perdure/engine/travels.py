@@ -6,6 +6,7 @@ from typing import Any
 from perdure.engine import branches, views
 from perdure.engine.compare import Comparison, Moment, compare, moment
 from perdure.engine.divergence import Replay
+from perdure.engine.edge import checked
 from perdure.engine.environment import Environment
 from perdure.engine.replay import replay
 from perdure.engine.starting import DEFAULT_TENANT, checked_name
@@ -24,6 +25,7 @@ class Travels:
 
     # -- looking -----------------------------------------------------------------------------------
 
+    @checked
     async def history(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> list[views.Checkpoint]:
         """Return the thread's checkpoints, newest first.
 
@@ -32,6 +34,7 @@ class Travels:
         """
         return await views.history(self.engine, TenantId(tenant), ThreadId(thread))
 
+    @checked
     async def tree(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> ThreadTree:
         """Return the thread's runs with their steps, where it was forked from, and its forks.
 
@@ -43,6 +46,7 @@ class Travels:
         """
         return await tree_of(self.engine, TenantId(tenant), ThreadId(thread))
 
+    @checked
     async def moment(
         self, at: Any, *, of_run: bool | None = None, tenant: str = DEFAULT_TENANT
     ) -> Moment:
@@ -60,6 +64,7 @@ class Travels:
 
     # -- comparing ---------------------------------------------------------------------------------
 
+    @checked
     async def diff(
         self, a: Any, b: Any, *, thread: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> list[dict[str, Any]]:
@@ -75,6 +80,7 @@ class Travels:
         pair = [(thread, at) if thread is not None and isinstance(at, int) else at for at in (a, b)]
         return await views.diff(self.engine, TenantId(tenant), *pair)
 
+    @checked
     async def compare(self, a: Any, b: Any, *, tenant: str = DEFAULT_TENANT) -> Comparison:
         """Return how two points differ: in state, steps, effects and decisions.
 
@@ -92,6 +98,7 @@ class Travels:
         """
         return await compare(self.engine, TenantId(tenant), a, b)
 
+    @checked
     async def replay(self, run_id: str, graph: Any = None) -> Replay:
         """Recompute a run from its journal with today's code, and report where they differ.
 
@@ -125,6 +132,7 @@ class Travels:
 
     # -- branching ---------------------------------------------------------------------------------
 
+    @checked
     async def preview_fork(
         self,
         thread: str,
@@ -145,6 +153,7 @@ class Travels:
             self.engine, whose, of_thread, found, update=update or {}, is_rerun=rerun
         )
 
+    @checked
     async def preview_rollback(
         self, thread: str, *, at: int, tenant: str = DEFAULT_TENANT
     ) -> branches.RollbackPreview:
@@ -158,6 +167,7 @@ class Travels:
         )
         return preview
 
+    @checked
     async def rollback(
         self,
         thread: str,
