@@ -1,12 +1,15 @@
 """Runs and threads of older versions go on with newer ones: state, effects, waits, deploys."""
 
+from dataclasses import dataclass, field
+
 import pytest
 
-from perdure import NeedsDecision, RunStatus
+from perdure import END, START, Graph, NeedsDecision, RunFailed, RunStatus, UpdateInvalid
 from perdure.engine.migrations import THREAD_NEWER
 from perdure.engine.outlook import moved_graphs
 from perdure.engine.versions import ways_out
 from perdure.errors import MigrationFailed, UsageError
+from perdure.graph import _checks
 from tests.engine.bills import SENT, New, approve, deployed, kinds, new, old, to_cents, until
 
 
@@ -254,6 +257,68 @@ async def test_what_can_not_be_moved_is_parked_untouched(
         state = await run.result()
         assert state.notes[1:] == ["paid rent True v2", "700 EUR v2"]
         assert len(SENT) == 1
+
+
+@dataclass
+class Row:
+    cents: int
+
+
+@dataclass
+class Rows:
+    rows: list[Row] = field(default_factory=list)
+
+
+def of_rows(version, upgrade=None, cents=7):
+    graph = Graph(Rows, name="rows", version=version)
+
+    @graph.node
+    async def wait(_state, ctx):
+        await ctx.receive("go")
+        return {"rows": [Row(cents)]}
+
+    graph.edge(START, wait)
+    graph.edge(wait, END)
+    if upgrade is not None:
+        graph.migration(1, version)(upgrade)
+    return graph
+
+
+async def test_what_a_migration_gives_is_checked_inside_its_objects(clock, open_workers):
+    def to_euros(state):
+        return {"rows": [Row(row.cents / 2) for row in state["rows"]]}
+
+    async with clock.autojump():
+        [worker] = await open_workers(1, of_rows(1))
+        run = await worker.start("rows", {"rows": [Row(201)]}, thread="t")
+        await until(clock, run, RunStatus.WAITING)
+        await worker.close()
+        [runtime] = await open_workers(1, of_rows(2, to_euros))
+        await runtime.signal(run.id, "go")
+        row = await until(clock, await runtime.get(run.id), RunStatus.NEEDS_DECISION)
+        assert "got float at [0].cents; nothing was" in row.failure.message
+
+
+async def test_updates_and_inputs_are_checked_inside_their_objects(open_workers, clock):
+    async with clock.autojump():
+        [runtime] = await open_workers(1, of_rows(1, cents=100.5))
+        with pytest.raises(UpdateInvalid, match=r"got float at \[0\].cents"):
+            await runtime.start("rows", {"rows": [Row(1.5)]})
+        run = await runtime.start("rows", {})
+        await run.signal("go")
+        with pytest.raises(RunFailed, match=r"got float at \[0\].cents"):
+            await run.result()
+
+
+async def test_what_older_versions_stored_in_objects_goes_on(clock, open_workers, monkeypatch):
+    async with clock.autojump():
+        [worker] = await open_workers(1, of_rows(1))
+        with monkeypatch.context() as older:
+            older.setattr(_checks, "_check_fields", lambda _value: None)
+            run = await worker.start("rows", {"rows": [Row(1.5)]})
+            await until(clock, run, RunStatus.WAITING)
+        await run.signal("go")
+        assert (await run.result()).rows == [Row(7)]
 
 
 async def test_a_migration_that_exits_parks(clock, open_workers):
