@@ -7,10 +7,23 @@ import pytest
 from perdure import END, START, Graph, NeedsDecision, RunFailed, RunStatus, UpdateInvalid
 from perdure.engine.migrations import THREAD_NEWER
 from perdure.engine.outlook import moved_graphs
+from perdure.engine.survey import Fate, survey_runs
 from perdure.engine.versions import ways_out
 from perdure.errors import MigrationFailed, UsageError
 from perdure.graph import _checks
-from tests.engine.bills import SENT, New, approve, deployed, kinds, new, old, to_cents, until
+from tests.engine.bills import (
+    SENT,
+    New,
+    Old,
+    approve,
+    deployed,
+    kinds,
+    new,
+    old,
+    pay,
+    to_cents,
+    until,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -257,6 +270,46 @@ async def test_what_can_not_be_moved_is_parked_untouched(
         state = await run.result()
         assert state.notes[1:] == ["paid rent True v2", "700 EUR v2"]
         assert len(SENT) == 1
+
+
+def paying(version, argument):
+    """Return a graph whose node pays what `argument(state)` says, asks, and pays again."""
+    graph = Graph(Old if version == 1 else New, name="bills", version=version)
+
+    async def pay_it(state, ctx):
+        receipt = await ctx.call(pay, argument(state))
+        await ctx.ask("Fine?", schema=bool)
+        return {"notes": [receipt, await ctx.call(pay, "tip")]}
+
+    graph.node(pay_it)
+    graph.edge(START, "pay_it")
+    graph.edge("pay_it", END)
+    if version > 1:
+        graph.migration(1, version)(to_cents)
+    return graph
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_a_dry_run_says_whether_a_node_under_way_would_park(clock, open_workers, is_same):
+    new_amount = (lambda state: str(state.cents // 100)) if is_same else lambda s: str(s.cents)
+    async with clock.autojump():
+        older = paying(1, lambda state: str(state.amount))
+        runtime, run = await deployed(clock, open_workers, paying(2, new_amount), older)
+        engine = runtime.engine
+        frames = await engine.store.read_frames(run.id)
+        plan = engine.plan_of("bills")
+        [found] = [each async for each in survey_runs(engine, plan)]
+        assert await engine.store.read_frames(run.id) == frames, "nothing is written"
+        assert [("7", SENT[0][1])] == SENT, "nothing is sent"
+        await approve(runtime)
+        row = await until(clock, run, RunStatus.SUCCEEDED, RunStatus.NEEDS_DECISION)
+        if is_same:
+            assert (found.fate, found.reason) == (Fate.MIGRATES, "")
+            assert row.status is RunStatus.SUCCEEDED
+        else:
+            assert (found.fate, found.path) == (Fate.PARKS, "1->2")
+            assert "would send effect pay with ['700'], while effect pay with ['7']" in found.reason
+            assert row.failure.type == "ReplayDiverged"
 
 
 @dataclass

@@ -274,6 +274,7 @@ class ReplayContext(Context):
         self._stood: asyncio.Future[None] | None = None
         self._wanted: list[tuple[str, str, Any]] = []
         self.stands_on: list[str] = []
+        self.wanted_outside: list[tuple[str, Any]] = []
 
     @property
     def has_wanted(self) -> bool:
@@ -289,9 +290,11 @@ class ReplayContext(Context):
         try:
             return await super().call(function, *args, key=key, **kwargs)
         except NotServed as missing:
-            name = (function if isinstance(function, Effect) else as_effect(function)).name
+            effect = function if isinstance(function, Effect) else as_effect(function)
             request = plain(request_of(list(args), kwargs))
-            return await self._not_served(missing, "effect", name, request)
+            if missing.call is None and effect.kind.is_outside:
+                self.wanted_outside.append((effect.name, request))
+            return await self._not_served(missing, "effect", effect.name, request)
 
     async def ask(
         self,

@@ -60,7 +60,7 @@ async def replay(engine: Environment, row: RunRow, plan: GraphPlan) -> Replay:
     state.root.cells, state.checkpoint = tape.cells, row.base_checkpoint
     fold.apply(state, tape.started)
     run = Played(engine, row, plan, state, tape)
-    await _play(run, _Driver(run, Loaded(state, NO_HASH, 0)))
+    await _play(run, ReplayDriver(run, Loaded(state, NO_HASH, 0)))
     await _compare_state(engine, run)
     report = run.report
     return Replay(
@@ -78,7 +78,7 @@ async def replay(engine: Environment, row: RunRow, plan: GraphPlan) -> Replay:
     )
 
 
-async def _play(run: Played, driver: "_Driver") -> None:
+async def _play(run: Played, driver: "ReplayDriver") -> None:
     """Drive the graph to where the record ends, and compare what ends it before."""
     try:
         await driver.drive()
@@ -120,10 +120,11 @@ async def _compare_state(engine: Environment, run: Played) -> None:
             )
 
 
-class _Driver(GraphDriver):
+class ReplayDriver(GraphDriver):
     """Takes a played run through its graph: executions one after the other, as recorded."""
 
     def __init__(self, run: Played, loaded: Loaded) -> None:
+        """Drive a played run."""
         super().__init__(run, loaded)
         self._played = run
         self._tape = run.tape

@@ -154,7 +154,8 @@ def _check_fields(value: Any) -> None:
 
     Classes do not check what they are made of; what is stored must come back as it went in.
     """
-    for name, plain, check, default in _field_checks(type(value)):
+    cls: Any = type(value)
+    for name, plain, check, default in _field_checks(cls):
         old = getattr(value, name, default)
         if type(old) in plain or old is default:
             continue
