@@ -352,6 +352,7 @@ def replay_json(found: Replay) -> dict[str, Any]:
         "version": found.version,
         "recorded_version": found.recorded_version,
         "status": found.status,
+        "part": found.part or None,
         "steps": found.steps,
         "nodes": found.nodes,
         "served": found.served,

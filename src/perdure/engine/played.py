@@ -45,6 +45,9 @@ from perdure.graph import Effect, as_effect
 from perdure.model import EffectState, Failure, Mail, MailKind, RunRow, Wait
 from perdure.model import records as rec
 
+OPEN = "open"
+"""State of a wait that has no outcome."""
+
 
 class Stands(BaseException):
     """The record ends here. Not an Exception: no node may catch it."""
@@ -366,7 +369,8 @@ class ReplayContext(Context):
     def _serve(self, call: fold.Call) -> None:
         call.is_asked = True
         self._moves += 1
-        self._played.report.served[SERVED_AS.get(call.kind, "effects")] += 1
+        if call.state != OPEN:  # what is open is not answered: the node stands there
+            self._played.report.served[SERVED_AS.get(call.kind, "effects")] += 1
 
     # -- standing ----------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from perdure.engine.starting import (
     new_run,
     result_of,
 )
-from perdure.engine.travels import Travels
+from perdure.engine.travels import Travels, undecoded
 from perdure.engine.waits import seconds
 from perdure.engine.worker import Worker, WorkerSettings
 from perdure.errors import (
@@ -39,6 +39,7 @@ from perdure.errors import (
     RunCancelled,
     RunFailed,
     SettingInvalid,
+    TypeUnknown,
     UsageError,
 )
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId
@@ -392,10 +393,15 @@ class Runtime(Orders, Travels):
         Raises:
             NotFound: no such thread or checkpoint; says which there are.
             MigrationFailed: a migration of it failed.
+            TypeUnknown: a class of it is not registered here; names field and checkpoint.
+                `runtime.moment` shows it without its classes.
         """
         found = await load_checkpoint(self.engine.store, TenantId(tenant), ThreadId(thread), at)
         try:
             plan, values, _specs = state_at(self.engine, found, is_read_only=True)
+        except TypeUnknown as error:
+            shown = f"perdure show {thread} --at {found.checkpoint}"
+            raise undecoded(error, "or look at it with", shown) from error
         except NotFound:
             return views.plain_values(found.cells, found.run, found.checkpoint)
         return plan.build_state(values)

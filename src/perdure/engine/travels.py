@@ -11,11 +11,16 @@ from perdure.engine.environment import Environment
 from perdure.engine.replay import replay
 from perdure.engine.starting import DEFAULT_TENANT, checked_name
 from perdure.engine.tree import ThreadTree, tree_of
-from perdure.errors import NotFound, SettingInvalid, UsageError
+from perdure.errors import NotFound, SettingInvalid, TypeUnknown, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
 
 REASON_CHARS_MAX = 2000
 """Longest reason of a rollback: it is part of the journal for ever."""
+
+
+def undecoded(error: TypeUnknown, other: str, command: str) -> TypeUnknown:
+    """Return the error of a class that is gone, with what shows the same without classes."""
+    return type(error)(f"{error}; {other} '{command}', which needs no class", **error.fields)
 
 
 class Travels:
@@ -104,7 +109,9 @@ class Travels:
 
         Nothing is dispatched, no file is touched, nothing is written, no lease is taken: results of
         effects, answers, signals, timers, children and times come from the journal. Works for runs
-        that have ended, wait, are parked, or are under way elsewhere (up to where they stand).
+        that have ended, wait, are parked, or are under way elsewhere (up to where they stand). Of a
+        run that was moved to another version the part is recomputed that the graph's version did,
+        else the last one (`Replay.part`).
 
         Args:
             run_id: which run.
@@ -128,7 +135,11 @@ class Travels:
         if plan.name != row.graph:
             msg = f"run {run_id!r} is of graph {row.graph!r}, not {plan.name!r}; nothing was done"
             raise UsageError(msg, run_id=run_id, graph=plan.name)
-        return await replay(self.engine, row, plan)
+        try:
+            return await replay(self.engine, row, plan)
+        except TypeUnknown as error:
+            other = f"'perdure replay {run_id} FILE:GRAPH' with the code that has the class, or"
+            raise undecoded(error, other, f"perdure show {run_id}") from error
 
     # -- branching ---------------------------------------------------------------------------------
 
