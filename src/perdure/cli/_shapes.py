@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from perdure.cli._store import pasted
 from perdure.engine import Schedule, WorkLimit
 from perdure.engine.branches import ForkPreview, RollbackPreview, RolledBack
 from perdure.engine.compare import (
@@ -412,7 +413,7 @@ def rollback_json(found: RollbackPreview) -> dict[str, Any]:
         "state": found.state,
         "snapshot": found.snapshot,
         "not_undone": [
-            {"effect": seen_json(each.effect), "next": list(each.commands)}
+            {"effect": seen_json(each.effect), "next": [pasted(line) for line in each.commands]}
             for each in found.not_undone
         ],
         "children": [_child_json(*child) for child in found.children],
@@ -500,6 +501,6 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "severity": finding.severity.value,
         "run": finding.run_id,
         "what": finding.what,
-        "next": list(finding.following),
+        "next": [pasted(line) for line in finding.following],
         "is_repaired": finding.is_repaired,
     }
