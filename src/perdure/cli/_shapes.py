@@ -286,6 +286,11 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
         "parted": None if found.parted is None else place_json(found.parted),
         "is_same": found.is_same,
         "patch": found.patch,
+        "arrays": [
+            {"path": edit.path, "differing": edit.differing, "elements": edit.new.count}
+            for edit in found.edits
+            if edit.differing is not None
+        ],
         "steps": {
             "same": found.steps.same,
             "a": [step_json(step) for step in found.steps.a],
