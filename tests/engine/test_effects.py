@@ -29,6 +29,7 @@ from perdure import (
 from perdure.errors import AlreadyDecided
 from tests.engine.one_node import State
 from tests.engine.one_node import one_node as one_node_of
+from tests.engine.polled import reached
 
 FAST = Retry(max_attempts=3, base_s=0.001, cap_s=0.002)
 
@@ -40,14 +41,6 @@ async def finish(open_runtime, function, **options):
     runtime = await open_runtime(one_node(function, **options))
     run = await runtime.start("effects", {})
     return runtime, run, (await run.result(timeout=10)).results
-
-
-async def reached(run, status):
-    for _ in range(200):
-        if await run.status() == status:
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail(f"not {status} but {await run.status()}")
 
 
 async def parked(runtime, run):
@@ -266,13 +259,17 @@ async def test_equal_calls_are_told_apart_and_concurrent_ones_all_happen(open_ru
 
 async def test_map_keeps_the_order_and_the_limit(open_runtime):
     running, most = 0, 0
+    full = asyncio.Event()
 
     @effect(kind="pure")
     async def work(n: int) -> int:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.005)
+        if running == 3:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0.005)  # one more would begin now
         running -= 1
         return n * n
 
@@ -283,13 +280,17 @@ async def test_map_keeps_the_order_and_the_limit(open_runtime):
 
 async def test_a_limit_holds_over_all_runs_of_a_worker(open_runtime):
     running, most = 0, 0
+    full = asyncio.Event()
 
     @effect(kind="pure", limit=Limit(2, "api.example.com"))
     async def work(n: int) -> int:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        if running == 2:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0.01)  # one more would begin now
         running -= 1
         return n
 
