@@ -8,7 +8,6 @@ from perdure.engine.compare import Comparison, Moment, compare, moment
 from perdure.engine.divergence import Replay
 from perdure.engine.edge import checked
 from perdure.engine.environment import Environment
-from perdure.engine.replay import replay
 from perdure.engine.starting import DEFAULT_TENANT, checked_name
 from perdure.engine.tree import ThreadTree, tree_of
 from perdure.errors import NotFound, SettingInvalid, TypeUnknown, UsageError
@@ -135,6 +134,8 @@ class Travels:
         if plan.name != row.graph:
             msg = f"run {run_id!r} is of graph {row.graph!r}, not {plan.name!r}; nothing was done"
             raise UsageError(msg, run_id=run_id, graph=plan.name)
+        from perdure.engine.replay import replay  # noqa: PLC0415  # costs start-up time
+
         try:
             return await replay(self.engine, row, plan)
         except TypeUnknown as error:
