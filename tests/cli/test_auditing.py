@@ -171,7 +171,7 @@ def test_the_commands_of_the_page_run(cli):
         "audit", "check", "tuesday.audit", "--public-key", "audit.key.pub",
         "--since", "monday.audit", "--json",
     ).json  # fmt: skip
-    assert checked["since"] == {"grown": 1, "uncovered": 0}
+    assert checked["since"] == {"grown": 1, "uncovered": 0, "unseen": 0}
     assert json.dumps(checked)
 
 

@@ -146,7 +146,6 @@ def test_same_signal_at_once_again_counts_as_one(cli):
     worker = cli.worker("charges", "--drain-window=1", CHARGE_S="300")
     cli.charged()
     worker.send_signal(signal.SIGINT)
-    time.sleep(0.02)
     code, err = end(worker, signal.SIGINT)
     assert (code, "stopping at once" in err) == (0, False)
 

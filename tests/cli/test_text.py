@@ -6,7 +6,7 @@ import json
 import pytest
 
 from perdure.cli import _output, _text
-from perdure.cli._store import with_store
+from perdure.cli._store import pasted, with_store, with_terms
 from perdure.errors import NotFound
 
 
@@ -40,6 +40,45 @@ def test_commands_keep_their_comment_behind_the_store(monkeypatch):
     command = with_store("perdure worker FILE:GRAPH  # g v1", "sqlite:///a b.db")
     assert command == "perdure worker FILE:GRAPH --store 'sqlite:///a b.db'  # g v1"
     assert with_store("perdure ps", "sqlite:///perdure.db") == "perdure ps"
+
+
+MESSAGES = [
+    (
+        "no run 'r_1'; 'perdure ps --all' lists the runs",
+        ["perdure ps --all --store sqlite:///x.db"],
+    ),
+    (
+        "Then: perdure resolve r_1 --retry --by NAME, or perdure cancel r_1",
+        [
+            "perdure resolve r_1 --retry --by NAME --store sqlite:///x.db",
+            "perdure cancel r_1 --store sqlite:///x.db",
+        ],
+    ),
+    ("see: perdure limit list", ["perdure limit list --store sqlite:///x.db"]),
+    ("'perdure keys new' makes one; perdure doctor --store sqlite:///y.db", []),
+    ("what perdure allows is no command", []),
+    ("'perdure history my thread' lists", ["perdure history my thread --store sqlite:///x.db"]),
+]
+
+
+@pytest.mark.parametrize(("text", "commands"), MESSAGES)
+def test_commands_of_an_error_come_again_with_their_store(monkeypatch, text, commands):
+    monkeypatch.delenv("PERDURE_STORE", raising=False)
+    with pytest.raises(NotFound) as caught, with_terms("sqlite:///x.db", None):
+        raise NotFound(text)
+    assert caught.value.fields.get("next", []) == commands
+    with pytest.raises(NotFound) as caught, with_terms("sqlite:///perdure.db", None):
+        raise NotFound(text)
+    assert "next" not in caught.value.fields
+
+
+def test_a_password_is_in_no_next_command(monkeypatch):
+    monkeypatch.delenv("PERDURE_STORE", raising=False)
+    with with_terms("postgresql://ada:secret@host/db", None):
+        command = pasted("perdure show r_1")
+    assert command == (
+        "perdure show r_1 --store postgresql://ada@host/db  # with the password in PGPASSWORD"
+    )
 
 
 def test_json_is_escaped(capsys):

@@ -232,6 +232,53 @@ def test_a_rollback_previews_and_puts_back(done):
     assert ran["result"]["notes"] == ["checked 40", "paid-o-1"]
 
 
+def test_every_command_that_is_printed_finds_the_same_store(done, tmp_path):
+    """Pasted as it is, also from JSON and from errors."""
+    (tmp_path / "perdure.db").rename(tmp_path / "other.db")
+    store = ("--store", "sqlite:///other.db")
+    run_id = done.run_id
+    told = []
+    for words in (
+        ("rollback", "t@1", "--by", "ada", "--json"),
+        ("rollback", "t@1", "--by", "ada"),
+        ("rollback", "t@99", "--by", "ada", "--yes", "--json"),
+        ("rollback", "t", "--by", "ada", "--json"),
+        ("fork", "t@1", "--json"),
+        ("fork", "t@77", "--yes", "--json"),
+        ("history", "nowhere", "--json"),
+        ("diff", "t@1", "nowhere", "--json"),
+        ("show", "r_nowhere", "--json"),
+        ("show", run_id, "--json"),
+        ("cancel", run_id, "--by", "ada", "--json"),
+        ("resolve", run_id, "--retry", "--by", "ada", "--json"),
+        ("approve", "a_nowhere", "--json"),
+        ("signal", "r_nowhere", "topic", "--json"),
+        ("limit", "remove", "--graph", "nothing", "--json"),
+        ("schedule", "remove", "nothing", "--json"),
+        ("audit", "verify", "--run", "r_nowhere", "--json"),
+    ):
+        found = done(*words, *store)
+        told += commands_in(found)
+    assert len(told) > 8
+    assert [line for line in told if "--store sqlite:///other.db" not in line] == []
+
+
+def commands_in(said):
+    """Return the commands in the JSON that was printed, or behind `next: `."""
+    if not said.out.startswith("{"):
+        return [line[6:] for line in said.err.splitlines() if line.startswith("next: perdure")]
+    found, queue = [], [said.json]
+    while queue:
+        value = queue.pop()
+        if isinstance(value, dict):
+            queue += value.values()
+        elif isinstance(value, list):
+            queue += value
+        elif isinstance(value, str) and value.startswith("perdure "):
+            found.append(value)
+    return found
+
+
 def test_rollbacks_that_are_refused(done):
     assert "say who" in done("rollback", "t@1", "--yes").err
     without = done("rollback", "t", "--by", "ada", "--yes")

@@ -17,12 +17,19 @@ def url(request, tmp_path):
 
 
 @pytest.fixture
-async def open_runtime(url):
+def terms():
+    """Return what every runtime of a test is opened with beside its own options: here nothing."""
+    return {}
+
+
+@pytest.fixture
+async def open_runtime(url, terms):
     """Return a function that opens a runtime with the given graphs; all are closed at the end."""
     opened = []
 
     async def open_one(*graphs, **options):
-        runtime = Runtime.open(options.pop("url", url), graphs=graphs, **options)
+        given = {**terms, **options}
+        runtime = Runtime.open(given.pop("url", url), graphs=graphs, **given)
         await runtime.__aenter__()
         opened.append(runtime)
         return runtime
@@ -39,7 +46,7 @@ def clock():
 
 
 @pytest.fixture
-async def open_workers(clock):
+async def open_workers(clock, terms):
     """Return a function that opens runtimes with a worker each that share one store in memory."""
     opened = []
     url = f"memory://workers-{next(_numbers)}"
@@ -51,6 +58,7 @@ async def open_workers(clock):
                 graphs,
                 worker=WorkerSettings(**settings) if worker else False,
                 services=virtual_services(lane, clock=clock, lane=lane),
+                **terms,
             )
             await runtime.__aenter__()
             opened.append(runtime)

@@ -1,6 +1,5 @@
 """What tests of forks and of rollbacks share: a graph that asks, pays and tells."""
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,7 +12,6 @@ from perdure import (
     append,
     effect,
 )
-from perdure.model import RunStatus
 
 SENT: list[Any] = []
 
@@ -66,16 +64,3 @@ def orders(name="orders"):
     graph.edge(settle, tell)
     graph.edge(tell, END)
     return graph
-
-
-async def answered(runtime, run, value=True, by="ada"):
-    async with asyncio.timeout(10):
-        while not (asks := await runtime.asks(run_id=run.id)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    await runtime.answer(asks[0].id, value, by=by)
-
-
-async def resting(run, *statuses):
-    async with asyncio.timeout(10):
-        while await run.status() not in (statuses or (RunStatus.WAITING,)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)

@@ -1,6 +1,5 @@
 """What tests of replays share: effects that count their calls, and a replay that must be clean."""
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -14,7 +13,6 @@ from perdure import (
     effect,
 )
 from perdure.errors import NeedsDecision
-from perdure.model import RunStatus
 
 
 @dataclass
@@ -63,12 +61,6 @@ async def ended(run):
         return error
 
 
-async def resting(run, *statuses):
-    async with asyncio.timeout(10):
-        while await run.status() not in (statuses or (RunStatus.WAITING,)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def journal_of(runtime, run):
     return [event.seq for event in await runtime.events(run.id)], await run.row()
 
@@ -82,11 +74,3 @@ async def check_clean(runtime, run, graph=None):
     assert await journal_of(runtime, run) == before
     assert calls == CALLS
     return found
-
-
-async def answered(runtime, run, value=True):
-    """Answer the open question of a run."""
-    async with asyncio.timeout(10):
-        while not (asks := await runtime.asks(run_id=run.id)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    await runtime.answer(asks[0].id, value, by="ada")

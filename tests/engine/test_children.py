@@ -1,9 +1,9 @@
 """Children of runs that another process spawned."""
 
-import asyncio
 from dataclasses import dataclass
 
 from perdure import START, Context, Graph
+from tests.engine.polled import asked
 
 
 @dataclass
@@ -35,15 +35,10 @@ async def test_a_child_goes_on_where_only_its_parent_was_given(open_runtime, tmp
     parent, _kid = build()
     first = await open_runtime(parent, url=url)
     run = await first.start(parent, {})
-    asks = []
-    for _ in range(500):
-        asks = await first.asks()
-        if asks:
-            break
-        await asyncio.sleep(0.01)
+    question = await asked(first)
     await first.close()
     parent, kid = build()
     second = await open_runtime(parent, url=url)
-    await second.answer(asks[0].id, "go on", by="ann")
+    await second.answer(question.id, "go on", by="ann")
     assert (await (await second.get(run.id)).result(timeout=10)).note == "go on"
     assert kid.name in {name for name, _version in second.engine.graphs()}

@@ -8,6 +8,7 @@ import pytest
 
 from perdure import END, START, Context, Graph, NotFound, UsageError, append, effect
 from perdure.model import RunStatus
+from tests.engine.polled import answered, reached
 
 
 @dataclass
@@ -61,13 +62,6 @@ async def go(runtime, given=None, *, thread=None, value=True, by="ada"):
     await answered(runtime, run, value, by)
     await run.result(timeout=10)
     return run
-
-
-async def answered(runtime, run, value=True, by="ada"):
-    async with asyncio.timeout(10):
-        while not (asks := await runtime.asks(run_id=run.id)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    await runtime.answer(asks[0].id, value, by=by)
 
 
 def nodes(steps):
@@ -178,9 +172,7 @@ async def test_a_run_that_has_committed_nothing_and_what_is_not_there(open_runti
     runtime = await open_runtime(graph, bad)
     await go(runtime, thread="t")
     run = await runtime.start(bad, {})
-    async with asyncio.timeout(10):
-        while await run.status() is not RunStatus.FAILED:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await reached(run, RunStatus.FAILED)
     found = await runtime.compare(run.id, "t")
     assert (found.a.checkpoint, found.a.run_id) == (None, run.id)
     assert found.edits

@@ -16,16 +16,16 @@ from perdure import (
 from perdure.core.merge import merge
 from perdure.engine.divergence import DivergenceKind
 from perdure.errors import UsageError
+from tests.engine.polled import answered
+from tests.engine.polled import reached as resting
 from tests.engine.replaying import (
     CALLS,
     Log,
-    answered,
     charge,
     check_clean,
     ended,
     one,
     quote,
-    resting,
 )
 
 

@@ -29,6 +29,7 @@ from perdure import (
 from perdure.errors import AlreadyDecided
 from tests.engine.one_node import State
 from tests.engine.one_node import one_node as one_node_of
+from tests.engine.polled import reached
 
 FAST = Retry(max_attempts=3, base_s=0.001, cap_s=0.002)
 
@@ -40,14 +41,6 @@ async def finish(open_runtime, function, **options):
     runtime = await open_runtime(one_node(function, **options))
     run = await runtime.start("effects", {})
     return runtime, run, (await run.result(timeout=10)).results
-
-
-async def reached(run, status):
-    for _ in range(200):
-        if await run.status() == status:
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail(f"not {status} but {await run.status()}")
 
 
 async def parked(runtime, run):
@@ -266,13 +259,17 @@ async def test_equal_calls_are_told_apart_and_concurrent_ones_all_happen(open_ru
 
 async def test_map_keeps_the_order_and_the_limit(open_runtime):
     running, most = 0, 0
+    full = asyncio.Event()
 
     @effect(kind="pure")
     async def work(n: int) -> int:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.005)
+        if running == 3:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0.005)  # one more would begin now
         running -= 1
         return n * n
 
@@ -283,13 +280,17 @@ async def test_map_keeps_the_order_and_the_limit(open_runtime):
 
 async def test_a_limit_holds_over_all_runs_of_a_worker(open_runtime):
     running, most = 0, 0
+    full = asyncio.Event()
 
     @effect(kind="pure", limit=Limit(2, "api.example.com"))
     async def work(n: int) -> int:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        if running == 2:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0.01)  # one more would begin now
         running -= 1
         return n
 
@@ -314,6 +315,37 @@ async def test_a_business_key_gives_the_first_result_across_runs(open_runtime):
     assert first.results == second.results == ["charge 1"]
     assert other.results == ["charge 2"]
     assert calls == ["order-9", "other/order-9"]
+
+
+async def test_a_result_by_a_business_key_is_no_divergence_for_what_follows(open_runtime):
+    calls = []
+
+    @effect(kind="keyed")
+    async def charge(amount: int, *, idempotency_key: str) -> str:
+        calls.append("charge")
+        return "paid"
+
+    @effect(kind="keyed")
+    async def note(text: str, *, idempotency_key: str) -> str:
+        calls.append("note")
+        return text
+
+    async def body(ctx):
+        paid = await ctx.call(charge, 5, key="order-9")
+        noted = await ctx.call(note, paid)
+        said = await ctx.ask("Ship it?", schema=bool)
+        return [noted, said.value, await ctx.call(note, "shipped")]
+
+    runtime = await open_runtime(one_node(body))
+    for number in (1, 2):
+        run = await runtime.start("effects", {})
+        await reached(run, "waiting")
+        (ask,) = await runtime.asks(run_id=run.id)
+        await runtime.answer(ask.id, True, by="ann")
+        state = await run.result(timeout=10)
+        assert state.results == [str(["paid", True, "shipped"])]
+        assert calls.count("charge") == 1
+        assert calls.count("note") == 2 * number
 
 
 async def test_a_business_key_with_other_arguments_is_refused(open_runtime):

@@ -12,7 +12,9 @@ from perdure import (
 from perdure.engine import branches
 from perdure.engine.tree import Origin
 from perdure.errors import Conflict
-from tests.engine.orders import SENT, Order, answered, orders, pay, resting
+from tests.engine.orders import SENT, Order, orders, pay
+from tests.engine.polled import answered
+from tests.engine.polled import reached as resting
 
 
 @pytest.fixture(autouse=True)

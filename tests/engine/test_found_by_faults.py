@@ -138,14 +138,14 @@ async def test_store_that_cannot_serve_is_no_failure_of_a_transaction(tmp_path, 
 
 
 async def test_transaction_whose_commit_outlives_its_node_is_known(tmp_path, monkeypatch):
-    retry = Retry(max_attempts=2, base_s=0.0, cap_s=0.0)
-    graph = _noting(timeout_s=0.1, retry=retry)
+    retry = Retry(max_attempts=20, base_s=0.0, cap_s=0.0)
+    graph = _noting(timeout_s=0.5, retry=retry)
     async with Runtime.open(f"sqlite:///{tmp_path}/store.db", graphs=[graph]) as runtime:
         transact = runtime.engine.store.transact
 
         async def slow(body, **fence):
             outcome = await transact(body, **fence)
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(1.0)  # longer than the node has
             return outcome
 
         monkeypatch.setattr(runtime.engine.store, "transact", slow)

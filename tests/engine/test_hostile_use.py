@@ -236,9 +236,10 @@ async def test_a_state_that_does_not_fit_any_more_is_parked(open_runtime, tmp_pa
 
 async def test_a_node_that_never_gives_up_does_not_keep_the_worker(open_runtime, monkeypatch):
     monkeypatch.setattr("perdure.engine.worker.CLOSE_S", 0.2)
-    release = threading.Event()
+    release, begun = threading.Event(), asyncio.Event()
 
     async def stubborn(given: object) -> None:
+        begun.set()
         while not release.is_set():
             try:
                 await asyncio.sleep(0.05)
@@ -249,8 +250,8 @@ async def test_a_node_that_never_gives_up_does_not_keep_the_worker(open_runtime,
         stubborn, worker=WorkerSettings(drain_window_s=0.1, heartbeat_s=0.2, lease_ttl_s=1)
     )
     run = await runtime.start(stubborn)
-    await asyncio.sleep(0.1)
-    await asyncio.wait_for(runtime.close(), 5)
+    await begun.wait()
+    await asyncio.wait_for(runtime.close(), 15)
     release.set()
     await asyncio.sleep(0.1)
     assert run.id

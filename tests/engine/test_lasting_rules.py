@@ -212,22 +212,26 @@ async def test_assigning_to_the_state_is_refused(open_runtime):
 
 
 async def test_what_a_node_does_not_await_fails_it(open_runtime):
+    is_sent, may_end = asyncio.Event(), asyncio.Event()
+
     @effect(kind="keyed")
     async def slow(*, idempotency_key: str) -> str:
-        await asyncio.sleep(0.2)
+        is_sent.set()
+        await may_end.wait()
         return "done"
 
     tasks = []
 
     async def body(ctx):
         tasks.append(asyncio.create_task(ctx.call(slow)))
-        await asyncio.sleep(0.05)
+        await is_sent.wait()
         return "left early"
 
     runtime = await open_runtime(one_node(body))
     run = await runtime.start("rules", {})
     with pytest.raises(RunFailed, match="await them"):
         await run.result(timeout=10)
+    may_end.set()
     await asyncio.gather(*tasks, return_exceptions=True)
     [entry] = await runtime.effects(None, run_id=run.id)
     assert entry.state == "uncertain"
@@ -337,9 +341,7 @@ async def test_a_due_run_of_a_version_nobody_executes_is_said(open_runtime, tmp_
     await starter.start(old, {})
     settings = WorkerSettings(heartbeat_s=0.05, lease_ttl_s=1)
     await open_runtime(new, url=url, worker=settings)
-    for _ in range(100):
-        if "versioned v1" in caplog.text:
-            break
+    while "versioned v1" not in caplog.text:  # noqa: ASYNC110  # a log tells no event
         await asyncio.sleep(0.02)
     assert caplog.text.count("versioned v1") == 1
 

@@ -1,13 +1,29 @@
 """Runs and threads of older versions go on with newer ones: state, effects, waits, deploys."""
 
+from dataclasses import dataclass, field
+
 import pytest
 
-from perdure import NeedsDecision, RunStatus
+from perdure import END, START, Graph, NeedsDecision, RunFailed, RunStatus, UpdateInvalid
 from perdure.engine.migrations import THREAD_NEWER
 from perdure.engine.outlook import moved_graphs
+from perdure.engine.survey import Fate, survey_runs
 from perdure.engine.versions import ways_out
 from perdure.errors import MigrationFailed, UsageError
-from tests.engine.bills import SENT, New, approve, deployed, kinds, new, old, to_cents, until
+from perdure.graph import _checks
+from tests.engine.bills import (
+    SENT,
+    New,
+    Old,
+    approve,
+    deployed,
+    kinds,
+    new,
+    old,
+    pay,
+    to_cents,
+    until,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -254,6 +270,108 @@ async def test_what_can_not_be_moved_is_parked_untouched(
         state = await run.result()
         assert state.notes[1:] == ["paid rent True v2", "700 EUR v2"]
         assert len(SENT) == 1
+
+
+def paying(version, argument):
+    """Return a graph whose node pays what `argument(state)` says, asks, and pays again."""
+    graph = Graph(Old if version == 1 else New, name="bills", version=version)
+
+    async def pay_it(state, ctx):
+        receipt = await ctx.call(pay, argument(state))
+        await ctx.ask("Fine?", schema=bool)
+        return {"notes": [receipt, await ctx.call(pay, "tip")]}
+
+    graph.node(pay_it)
+    graph.edge(START, "pay_it")
+    graph.edge("pay_it", END)
+    if version > 1:
+        graph.migration(1, version)(to_cents)
+    return graph
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_a_dry_run_says_whether_a_node_under_way_would_park(clock, open_workers, is_same):
+    new_amount = (lambda state: str(state.cents // 100)) if is_same else lambda s: str(s.cents)
+    async with clock.autojump():
+        older = paying(1, lambda state: str(state.amount))
+        runtime, run = await deployed(clock, open_workers, paying(2, new_amount), older)
+        engine = runtime.engine
+        frames = await engine.store.read_frames(run.id)
+        plan = engine.plan_of("bills")
+        [found] = [each async for each in survey_runs(engine, plan)]
+        assert await engine.store.read_frames(run.id) == frames, "nothing is written"
+        assert [("7", SENT[0][1])] == SENT, "nothing is sent"
+        await approve(runtime)
+        row = await until(clock, run, RunStatus.SUCCEEDED, RunStatus.NEEDS_DECISION)
+        if is_same:
+            assert (found.fate, found.reason) == (Fate.MIGRATES, "")
+            assert row.status is RunStatus.SUCCEEDED
+        else:
+            assert (found.fate, found.path) == (Fate.PARKS, "1->2")
+            assert "would send effect pay with ['700'], while effect pay with ['7']" in found.reason
+            assert row.failure.type == "ReplayDiverged"
+
+
+@dataclass
+class Row:
+    cents: int
+
+
+@dataclass
+class Rows:
+    rows: list[Row] = field(default_factory=list)
+
+
+def of_rows(version, upgrade=None, cents=7):
+    graph = Graph(Rows, name="rows", version=version)
+
+    @graph.node
+    async def wait(_state, ctx):
+        await ctx.receive("go")
+        return {"rows": [Row(cents)]}
+
+    graph.edge(START, wait)
+    graph.edge(wait, END)
+    if upgrade is not None:
+        graph.migration(1, version)(upgrade)
+    return graph
+
+
+async def test_what_a_migration_gives_is_checked_inside_its_objects(clock, open_workers):
+    def to_euros(state):
+        return {"rows": [Row(row.cents / 2) for row in state["rows"]]}
+
+    async with clock.autojump():
+        [worker] = await open_workers(1, of_rows(1))
+        run = await worker.start("rows", {"rows": [Row(201)]}, thread="t")
+        await until(clock, run, RunStatus.WAITING)
+        await worker.close()
+        [runtime] = await open_workers(1, of_rows(2, to_euros))
+        await runtime.signal(run.id, "go")
+        row = await until(clock, await runtime.get(run.id), RunStatus.NEEDS_DECISION)
+        assert "got float at [0].cents; nothing was" in row.failure.message
+
+
+async def test_updates_and_inputs_are_checked_inside_their_objects(open_workers, clock):
+    async with clock.autojump():
+        [runtime] = await open_workers(1, of_rows(1, cents=100.5))
+        with pytest.raises(UpdateInvalid, match=r"got float at \[0\].cents"):
+            await runtime.start("rows", {"rows": [Row(1.5)]})
+        run = await runtime.start("rows", {})
+        await run.signal("go")
+        with pytest.raises(RunFailed, match=r"got float at \[0\].cents"):
+            await run.result()
+
+
+async def test_what_older_versions_stored_in_objects_goes_on(clock, open_workers, monkeypatch):
+    async with clock.autojump():
+        [worker] = await open_workers(1, of_rows(1))
+        with monkeypatch.context() as older:
+            older.setattr(_checks, "_check_fields", lambda _value: None)
+            run = await worker.start("rows", {"rows": [Row(1.5)]})
+            await until(clock, run, RunStatus.WAITING)
+        await run.signal("go")
+        assert (await run.result()).rows == [Row(7)]
 
 
 async def test_a_migration_that_exits_parks(clock, open_workers):

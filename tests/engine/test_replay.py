@@ -25,17 +25,17 @@ from perdure.engine.divergence import DivergenceKind
 from perdure.errors import NeedsDecision
 from perdure.model import RunStatus
 from perdure.sandbox import DirectorySandboxes
+from tests.engine.polled import answered
+from tests.engine.polled import reached as resting
 from tests.engine.replaying import (
     CALLS,
     Log,
-    answered,
     charge,
     check_clean,
     ended,
     lost,
     one,
     quote,
-    resting,
 )
 
 
@@ -88,7 +88,7 @@ async def test_a_waiting_run_is_replayed_to_where_it_stands(open_runtime):
         while [wait.kind for wait in (await run.row()).waits] != ["signal"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     found = await check_clean(runtime, run)
-    assert found.served == {"answers": 1, "effects": 1, "signals": 1, "timers": 1}
+    assert found.served == {"answers": 1, "effects": 1, "timers": 1}
     assert found.standing == ("1:assess: signal go",)
 
 
@@ -303,23 +303,29 @@ async def test_a_later_run_of_a_thread_starts_from_what_was_there_then(open_runt
         await check_clean(runtime, run)
 
 
-async def test_a_node_timeout_while_it_waited_for_an_effect(open_runtime):
+async def test_a_node_timeout_while_it_waited_for_an_effect(open_workers, clock):
+    is_sent = asyncio.Event()
+
     @effect(kind="lookup", reconcile=lambda request, key: None)
     async def slow() -> None:
-        await asyncio.sleep(60)
+        is_sent.set()
+        await asyncio.Event().wait()
 
     graph = Graph(Log, name="slow")
 
-    @graph.node(timeout_s=0.05)
+    @graph.node(timeout_s=60)
     async def act(state: Log, ctx: Context) -> dict:
         await ctx.call(slow)
         return {}
 
     graph.edge(START, act)
-    runtime = await open_runtime(graph)
+    [runtime] = await open_workers(1, graph)
     run = await runtime.start(graph, {})
-    assert isinstance(await ended(run), RunFailed)
-    await check_clean(runtime, run)
+    await is_sent.wait()
+    async with clock.autojump():
+        with pytest.raises(RunFailed):
+            await run.result()
+        await check_clean(runtime, run)
 
 
 async def test_a_failing_router_and_a_step_limit_are_as_recorded(open_runtime):

@@ -20,7 +20,9 @@ from perdure.errors import NeedsDecision
 from perdure.ids import TenantId, ThreadId
 from perdure.model import RunStatus
 from perdure.sandbox import DirectorySandboxes
-from tests.engine.orders import SENT, Order, answered, lost, orders, resting
+from tests.engine.orders import SENT, Order, lost, orders
+from tests.engine.polled import answered
+from tests.engine.polled import reached as resting
 
 
 @pytest.fixture(autouse=True)

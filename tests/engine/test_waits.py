@@ -23,25 +23,10 @@ from perdure import (
 from perdure.errors import NotFound, RunFinal, StartKeyReused, ThreadBusy, UsageError
 from tests.engine.one_node import State
 from tests.engine.one_node import one_node as one_node_of
+from tests.engine.polled import asked as only_ask
+from tests.engine.polled import reached as until
 
 one_node = partial(one_node_of, name="waits")
-
-
-async def until(run, status):
-    for _ in range(500):
-        if await run.status() == status:
-            return await run.row()
-        await asyncio.sleep(0.01)
-    pytest.fail(f"not {status} but {await run.status()}")
-
-
-async def only_ask(runtime):
-    for _ in range(500):
-        asks = await runtime.asks()
-        if asks:
-            return asks[0]
-        await asyncio.sleep(0.01)
-    pytest.fail("nobody asked")
 
 
 @dataclass
@@ -190,18 +175,19 @@ async def test_signals_are_kept_in_order_even_if_they_come_early(open_runtime):
     assert (await run.result(timeout=10)).results == ["[0, 1, 2]"]
 
 
-async def test_receive_times_out(open_runtime):
+async def test_receive_times_out(open_workers, clock):
     async def body(ctx):
         try:
-            await ctx.receive("never", timeout=0.3)
+            await ctx.receive("never", timeout=300)
         except ReceiveTimedOut:
             return "gave up"
 
-    runtime = await open_runtime(one_node(body))
+    [runtime] = await open_workers(1, one_node(body))
     run = await runtime.start("waits", {})
     row = await until(run, "waiting")
     assert row.waits[0].kind == "signal"
-    assert (await run.result(timeout=10)).results == ["gave up"]
+    async with clock.autojump():
+        assert (await run.result()).results == ["gave up"]
 
 
 @pytest.mark.parametrize("length", [0, 0.01, 0.3])

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from perdure import Runtime
+from perdure.cli._auditing import unproven
 from perdure.codec import chain_hash, erase_frame, split_frame
 from perdure.errors import ExportInvalid, NotFound, UsageError
 from perdure.governance import _file as file_format
@@ -194,6 +195,15 @@ async def test_a_narrower_export_is_not_blamed_for_what_it_leaves_out(store, tmp
     await exported(store, tmp_path / "new", thread="t")
     found = check(tmp_path / "new", since=tmp_path / "old")
     assert (found.report.findings, found.grown, found.uncovered) == ([], 4, 2)
+
+
+async def test_what_a_narrower_earlier_export_left_out_is_not_said_to_have_grown(store, tmp_path):
+    await exported(store, tmp_path / "old", thread="t")
+    await exported(store, tmp_path / "new")
+    found = check(tmp_path / "new", since=tmp_path / "old")
+    assert (found.report.findings, found.grown, found.uncovered, found.unseen) == ([], 4, 0, 2)
+    assert any("that 2 runs of it only grew" in line for line in unproven(found, has_since=True))
+    assert check(tmp_path / "new", since=tmp_path / "new").unseen == 0
 
 
 async def test_a_damaged_earlier_export_is_refused(store, tmp_path):

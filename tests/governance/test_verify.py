@@ -9,6 +9,7 @@ from perdure import Runtime
 from perdure.codec import chain_hash, decode_record, encode_frame, erase_frame, split_frame
 from perdure.errors import NotFound
 from perdure.governance import FINDING_CODES, verify
+from perdure.model import RunRow
 from perdure.model import records as rec
 from tests.governance.conftest import graph
 
@@ -349,6 +350,63 @@ async def test_a_row_that_can_not_be_read_does_not_stop_it(store, ids):
     store.set_run(ids["t"][0], checkpoint=77)
     report = await audited(store)
     assert codes(report) == ["row_unreadable", "run_differs"]
+
+
+RUN_COLUMNS = [name for name in RunRow.__struct_fields__ if name not in {"run_id", "thread"}]
+"""Those that the other rows do not refer to."""
+
+
+@pytest.mark.parametrize("value", ["text", 1.5])
+@pytest.mark.parametrize("column", RUN_COLUMNS)
+async def test_a_column_of_another_type_stops_nothing(store, ids, column, value):
+    """In the newest row, where everything begins; the damage behind it is found all the same."""
+    run_id, behind = ids["t"][3], ids["t"][0]
+    store.set_run(run_id, **{column: value})
+    seq = frame_at(store, behind, 1)[0]
+    store.set_frame(behind, seq, at_us=1)
+    report = await audited(store)
+    assert "frame_changed" in {f.code for f in report.findings if f.run_id == behind}
+    others = {f.run_id for f in report.findings} - {run_id, behind, ""}
+    assert others == set() or column in {"ordinal", "tenant"}  # by which runs stand in a thread
+    await audited(store, run_id=run_id)
+
+
+@pytest.mark.parametrize("column", ["failure", "waits"])
+async def test_the_journal_of_a_run_without_a_readable_row_is_verified(store, ids, column):
+    for run_id in (ids["t"][2], ids["u"][0]):
+        store.set_run(run_id, **{column: "no message pack"})
+    sound = await audited(store)
+    assert [(f.code, f.run_id, f.thread) for f in sound.findings] == [
+        ("row_unreadable", ids["t"][2], "t"),
+        ("row_unreadable", ids["u"][0], "u"),
+    ]
+    assert (sound.runs, sound.anchored) == (6, 3)
+    seq = frame_at(store, ids["u"][0], 1)[0]
+    store.set_frame(ids["u"][0], seq, at_us=1)
+    assert wheres(await audited(store), ids["u"][0])[0][0] == "frame_changed"
+
+
+@pytest.mark.parametrize("table", ["effects", "asks"])
+async def test_columns_of_another_type_in_the_ledger(store, ids, table):
+    for column in ("node", "name" if table == "effects" else "question"):
+        store.run(f"UPDATE perdure_{table} SET {column} = x'00'")
+    assert codes(await audited(store)) == ["row_unreadable"]
+
+
+@pytest.mark.parametrize(("checkpoint", "says"), [(1, "came to"), (99, "committed none after")])
+async def test_the_checkpoint_of_a_threads_row_is_compared(store, checkpoint, says):
+    store.run("UPDATE perdure_threads SET checkpoint = ? WHERE thread = 't'", checkpoint)
+    [found] = (await audited(store)).findings
+    assert (found.code, found.thread) == ("thread_differs", "t")
+    assert says in found.what
+
+
+@pytest.mark.parametrize("column", ["checkpoint", "last_ordinal", "base_seq"])
+async def test_a_threads_row_with_a_column_of_another_type(store, ids, column):
+    store.run(f"UPDATE perdure_threads SET {column} = 'text' WHERE thread = 't'")
+    report = await audited(store)
+    assert codes(report) == ["row_unreadable"]
+    assert report.runs == sum(map(len, ids.values()))
 
 
 async def test_it_goes_on_after_the_first_finding(store, ids):

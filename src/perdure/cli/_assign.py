@@ -129,17 +129,19 @@ def _inner(typed: Any, step: Step) -> Any:
 
 
 def _as_json(value: Any, name: str) -> Any:
+    def dumped(inner: Any) -> Any:
+        """Return a model of pydantic as JSON."""
+        dump = getattr(inner, "model_dump", None)
+        if not callable(dump):
+            raise _no_json(name, f"{type(inner).__name__} has no form in JSON")
+        return dump(mode="json")
+
     try:
-        return msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped)
-    except (TypeError, NotImplementedError) as error:
-        msg = f"--set: field {name!r} can't be written as JSON ({error}); set all of it"
-        raise UpdateInvalid(msg, field=name) from error
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=dumped)
+    except TypeError as error:
+        raise _no_json(name, str(error)) from error
 
 
-def _dumped(value: Any) -> Any:
-    """Return a model of pydantic as JSON."""
-    dump = getattr(value, "model_dump", None)
-    if not callable(dump):
-        msg = f"{type(value).__name__} has no form in JSON"
-        raise NotImplementedError(msg)
-    return dump(mode="json")
+def _no_json(name: str, why: str) -> UpdateInvalid:
+    msg = f"--set: field {name!r} can't be written as JSON ({why}); set all of it"
+    return UpdateInvalid(msg, field=name)

@@ -57,6 +57,7 @@ def exported_json(done: Exported) -> dict[str, Any]:
 def checked_json(checked: Checked, *, has_since: bool) -> dict[str, Any]:
     """Return what a check of an export found."""
     head = checked.head
+    since = {"grown": checked.grown, "uncovered": checked.uncovered, "unseen": checked.unseen}
     return {
         "file": None
         if head is None
@@ -69,6 +70,6 @@ def checked_json(checked: Checked, *, has_since: bool) -> dict[str, Any]:
         },
         "signed_by": checked.signed_by or None,
         "is_signer_known": checked.is_signer_known,
-        "since": {"grown": checked.grown, "uncovered": checked.uncovered} if has_since else None,
+        "since": since if has_since else None,
         **report_json(checked.report),
     }

@@ -247,8 +247,14 @@ def unproven(checked: Checked, *, has_since: bool) -> list[str]:
             "that the newest runs were not cut or made anew before the export: compare it with an "
             "earlier one (--since OLD)"
         )
-    elif checked.uncovered:
-        found.append(f"anything about {plural(checked.uncovered, 'run')} that it leaves out")
+    if checked.uncovered:
+        left_out = plural(checked.uncovered, "run")
+        found.append(f"anything about {left_out} of the earlier export, which this one leaves out")
+    if checked.unseen:
+        found.append(
+            f"that {plural(checked.unseen, 'run')} of it only grew: the earlier export was of some "
+            "runs, and left them out"
+        )
     found.append("that what was recorded is true: only that it was not changed afterwards")
     return found
 

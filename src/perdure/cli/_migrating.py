@@ -60,10 +60,11 @@ def migrate(
 
     Only runs that nobody executes now; workers do the same by themselves when no live worker
     executes the old version any more. With --dry-run the migrations are called and what comes of
-    them is checked, and nothing is written. Each run is one commit: Ctrl-C leaves it as it was, or
+    them is checked, nodes under way are executed up to where their records end, and nothing is
+    written or sent. Each run is one commit: Ctrl-C leaves it as it was, or
     moved.
 
-    Exit code 0: all of them go on; 14: some would be parked, which are left as they are.
+    Exit code 0: all of them go on; 15: some would be parked, which are left as they are.
 
     \b
     Examples:

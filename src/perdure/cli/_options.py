@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from perdure.cli._store import DEFAULT_URL, KEYS_VARIABLE, VARIABLE, with_keys
+from perdure.cli._store import DEFAULT_URL, KEYS_VARIABLE, VARIABLE, with_terms
 from perdure.errors import SettingInvalid
 
 StoreUrl = Annotated[
@@ -71,8 +71,8 @@ def opens_store(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(*args: Any, keys: str | None = None, **kwargs: Any) -> None:
-        """Run the command with the keys that are given."""
-        with with_keys(keys):
+        """Run the command with the store and the keys that are given."""
+        with with_terms(kwargs.get("store", DEFAULT_URL), keys):
             function(*args, **kwargs)
 
     option = inspect.Parameter(

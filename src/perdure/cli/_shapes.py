@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from perdure.cli._store import pasted
 from perdure.engine import Schedule, WorkLimit
 from perdure.engine.branches import ForkPreview, RollbackPreview, RolledBack
 from perdure.engine.compare import (
@@ -285,6 +286,11 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
         "parted": None if found.parted is None else place_json(found.parted),
         "is_same": found.is_same,
         "patch": found.patch,
+        "arrays": [
+            {"path": edit.path, "differing": edit.differing, "elements": edit.new.count}
+            for edit in found.edits
+            if edit.differing is not None
+        ],
         "steps": {
             "same": found.steps.same,
             "a": [step_json(step) for step in found.steps.a],
@@ -352,6 +358,7 @@ def replay_json(found: Replay) -> dict[str, Any]:
         "version": found.version,
         "recorded_version": found.recorded_version,
         "status": found.status,
+        "part": found.part or None,
         "steps": found.steps,
         "nodes": found.nodes,
         "served": found.served,
@@ -411,7 +418,7 @@ def rollback_json(found: RollbackPreview) -> dict[str, Any]:
         "state": found.state,
         "snapshot": found.snapshot,
         "not_undone": [
-            {"effect": seen_json(each.effect), "next": list(each.commands)}
+            {"effect": seen_json(each.effect), "next": [pasted(line) for line in each.commands]}
             for each in found.not_undone
         ],
         "children": [_child_json(*child) for child in found.children],
@@ -499,6 +506,6 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "severity": finding.severity.value,
         "run": finding.run_id,
         "what": finding.what,
-        "next": list(finding.following),
+        "next": [pasted(line) for line in finding.following],
         "is_repaired": finding.is_repaired,
     }

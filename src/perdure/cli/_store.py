@@ -1,6 +1,7 @@
 """The store that a command works on: its URL, whether it exists, and a runtime over it."""
 
 import os
+import re
 import shlex
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -9,7 +10,7 @@ from typing import Any
 
 from perdure.clock import system_services
 from perdure.engine import Runtime, WorkerSettings
-from perdure.errors import SettingInvalid, StoreUnavailable
+from perdure.errors import PerdureError, SettingInvalid, StoreUnavailable
 from perdure.store import make_store, shown_url
 from perdure.store.api import Store
 
@@ -18,16 +19,49 @@ VARIABLE = "PERDURE_STORE"
 KEYS_VARIABLE = "PERDURE_KEYS_FROM"
 
 _keys: ContextVar[str | None] = ContextVar("perdure_keys", default=None)
+_url: ContextVar[str] = ContextVar("perdure_url", default=DEFAULT_URL)
+
+_COMMAND = re.compile(
+    r"'(perdure [a-z][^']*)'"
+    r"|\b(perdure (?:(?:audit|keys|limit|schedule) [a-z]+|approve|cancel|doctor|history|migrate|ps"
+    r"|replay|resolve|show|signal|worker)"
+    r"(?: (?:--[a-z-]+|[A-Z]+(?::[A-Z]+)?\b|[a-z]+_[0-9a-z]+))*)"
+)
+"""A command in the text of an error: in quotes as a whole, else as far as it looks like one."""
+
+_STORELESS = ("perdure audit check", "perdure audit keygen", "perdure keys new")
 
 
 @contextmanager
-def with_keys(spec: str | None) -> Iterator[None]:
-    """Let the store of a command be opened with these keys; None or empty: with none."""
-    token = _keys.set(spec or None)
+def with_terms(url: str, keys: str | None) -> Iterator[None]:
+    """Let a command work on this store, with these keys (None or empty: with none).
+
+    An error on its way out gets the commands that its text names, with the same store and keys.
+    """
+    tokens = _url.set(url), _keys.set(keys or None)
     try:
         yield
+    except PerdureError as error:
+        told = [str(each) for each in error.fields.get("next") or ()]  # type: ignore[attr-defined]  # a list, where it is there
+        more = [each for each in pasted_from(str(error)) if each not in told]
+        if more:
+            error.fields["next"] = [*told, *more]
+        raise
     finally:
-        _keys.reset(token)
+        _url.reset(tokens[0])
+        _keys.reset(tokens[1])
+
+
+def pasted_from(text: str) -> list[str]:
+    """Return the commands that a text names and that need more words to find the same store."""
+    found = [quoted or bare for quoted, bare in _COMMAND.findall(text)]
+    short = [each for each in found if not each.startswith(_STORELESS) and "--store" not in each]
+    return list(dict.fromkeys(pasted(each) for each in short if pasted(each) != each))
+
+
+def pasted(command: str) -> str:
+    """Return a command as it can be typed next: see `with_store`."""
+    return with_store(command, _url.get())
 
 
 def keys_given() -> str | None:

@@ -117,4 +117,7 @@ def edit_line(edit: Edit) -> str:
         return clean(f"+ {path}: {compact(edit.new, 200)}")
     if edit.op == "remove":
         return clean(f"- {path}: {compact(edit.old, 200)}")
+    if edit.differing is not None:
+        what = f"{edit.differing:,} of {edit.new.count:,} elements differ"
+        return clean(f"~ {path}: {what} ({compact(edit.new, 200)})")
     return clean(f"~ {path}: {compact(edit.old, 200)} -> {compact(edit.new, 200)}")

@@ -150,6 +150,8 @@ def _print_replay(found: Replay) -> None:
             f"{found.status}"
         )
     )
+    if found.part:
+        say(clean(f"  recomputed {found.part}; the rest belongs to another version's code"))
     served = ", ".join(f"{count} {kind}" for kind, count in found.served.items()) or "none"
     say(
         f"  recomputed {plural(found.steps, 'step')} and {plural(found.nodes, 'node execution')}; "

@@ -1,5 +1,6 @@
 """Bytes to values and back: values, records, frames, the hash chain. Pure."""
 
+from perdure.codec._arrays import ShownArray
 from perdure.codec._envelope import (
     KEY_BYTES,
     KEY_ID_BYTES,
@@ -56,6 +57,7 @@ __all__ = [
     "PageRef",
     "Paged",
     "Pager",
+    "ShownArray",
     "TypeRegistry",
     "ValueCodec",
     "chain_hash",

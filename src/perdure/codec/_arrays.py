@@ -15,12 +15,17 @@ import re
 import struct
 import sys
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any, NoReturn
 
 from perdure.codec._scalars import NoExactForm
-from perdure.codec.limits import ARRAY_DIMENSIONS_MAX, TYPE_DEPTH_MAX, VALUE_BYTES_MAX
+from perdure.codec.limits import (
+    ARRAY_DIMENSIONS_MAX,
+    ELEMENTS_COMPARED_MAX,
+    TYPE_DEPTH_MAX,
+    VALUE_BYTES_MAX,
+)
 from perdure.errors import DecodeFailed
 
 _SIMPLE = re.compile(r"[<>|][biufcSUV][1-9][0-9]{0,9}|[<>][mM]8(\[[0-9]{0,9}[A-Za-zμ]{1,7}\])?")
@@ -228,10 +233,48 @@ _CODES = {
 """Type of NumPy without byte order -> type of `struct`."""
 
 
-def _shown_array(payload: list[Any]) -> dict[str, Any]:
-    described, shape, order, data = payload
-    digest = sha256(data if isinstance(data, bytes) else b"").hexdigest()
-    return {"$array": described, "shape": shape, "order": order, "sha256": digest}
+class ShownArray(dict[str, Any]):
+    """An array as people see it: type, shape, order and digest; with its bytes, to be compared."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, payload: list[Any]) -> None:
+        """Describe a stored array."""
+        described, shape, order, data = payload
+        self.data: bytes = data if isinstance(data, bytes) else b""
+        digest = sha256(self.data).hexdigest()
+        super().__init__({"$array": described, "shape": shape, "order": order, "sha256": digest})
+
+    @property
+    def count(self) -> int:
+        """How many elements it has."""
+        return _product(_shape_back(self["shape"]), 1)
+
+    def differing(self, other: "ShownArray") -> int | None:
+        """Return in how many elements two arrays differ, bit by bit; None: they can't be compared.
+
+        Only arrays of one type, shape and order are, and of at most `ELEMENTS_COMPARED_MAX`.
+        """
+        if any(self[key] != other[key] for key in ("$array", "shape", "order")):
+            return None
+        try:
+            count = self.count
+        except DecodeFailed:
+            return None
+        if not 0 < count <= ELEMENTS_COMPARED_MAX or len(self.data) != len(other.data):
+            return None
+        size = len(self.data) // count
+        pairs = zip(_elements(self.data, size), _elements(other.data, size), strict=True)
+        return sum(one != another for one, another in pairs)
+
+
+def _elements(data: bytes, size: int) -> Iterable[object]:
+    view = memoryview(data)
+    if size == 8:  # noqa: PLR2004  # bytes; whole numbers are compared at once
+        return view.cast("Q")
+    if size == 4:  # noqa: PLR2004
+        return view.cast("I")
+    return (data[at : at + size] for at in range(0, len(data), max(size, 1)))
 
 
 def _shown_scalar(payload: list[Any]) -> Any:
@@ -244,5 +287,5 @@ def _shown_scalar(payload: list[Any]) -> Any:
     return struct.unpack(("<" if described[0] == "|" else described[0]) + code, data)[0]
 
 
-ARRAY_SHOW: dict[str, Callable[[Any], Any]] = {"ndarray": _shown_array, "npscalar": _shown_scalar}
+ARRAY_SHOW: dict[str, Callable[[Any], Any]] = {"ndarray": ShownArray, "npscalar": _shown_scalar}
 """Tag -> (payload -> JSON-like)."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.codec._arrays import ARRAY_BACK, ARRAY_SHOW, array_wire
+from perdure.codec._arrays import ARRAY_BACK, ARRAY_SHOW, ShownArray, array_wire
 from perdure.codec._pages import PAGED_EXT
 from perdure.codec._registry import TypeRegistry
 from perdure.codec._scalars import (
@@ -388,6 +388,8 @@ def describe(encoded: bytes | msgspec.Raw) -> Any:
 
 def _json_like(value: Any) -> Any:
     """Return decoded data without what JSON has no form for: bytes, nan, infinities."""
+    if type(value) is ShownArray:
+        return value
     if isinstance(value, dict):
         return {str(key): _json_like(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -57,3 +57,6 @@ TYPE_DEPTH_MAX = 16
 
 SEALED_BYTES_MAX = FRAME_BYTES_MAX + 1024
 """Largest sealed form that is read, in bytes: a largest frame and what sealing adds."""
+
+ELEMENTS_COMPARED_MAX = 20_000_000
+"""Most elements of two arrays that are compared one by one for people: about half a second."""

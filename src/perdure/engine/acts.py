@@ -226,6 +226,11 @@ class Act:
         self.refresh()
         return value
 
+    def adopt(self, encoded: bytes, first: EffectId) -> None:
+        """Record that another run's effect with the same business key has this encoded result."""
+        self.run.record(self.confirmation(encoded, via="key", by=first))
+        self.refresh()
+
     def confirmation(
         self, encoded: bytes, *, via: str = "call", by: str = ""
     ) -> rec.EffectConfirmed:

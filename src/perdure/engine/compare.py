@@ -13,12 +13,13 @@ from typing import Any
 from msgspec import Struct, field
 
 from perdure.core import fold
+from perdure.engine.edge import is_text
 from perdure.engine.environment import Environment
 from perdure.engine.limits import FORK_DEPTH_MAX
 from perdure.engine.loading import load_checkpoint, read_records
 from perdure.engine.patch import Edit, edits
 from perdure.engine.story import Decision, EffectSeen, StepRun, node_name, tell
-from perdure.engine.views import Checkpoint, plain_values
+from perdure.engine.views import Checkpoint, is_pair, plain_values
 from perdure.errors import NotFound, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import RunRow
@@ -202,9 +203,9 @@ async def resolve(engine: Environment, tenant: TenantId, at: Any) -> tuple[Point
     """
     if isinstance(at, Checkpoint):
         return await _point_of_thread(engine, tenant, at.thread, at.id), False
-    if isinstance(at, tuple) and len(at) == 2:  # noqa: PLR2004  # a pair
+    if is_pair(at):
         return await _point_of_thread(engine, tenant, *at), False
-    if not isinstance(at, str):
+    if not is_text(at):
         msg = (
             f"{at!r} is no Checkpoint, (thread, checkpoint id), run id or text "
             "'thread@checkpoint'; for plain checkpoint ids say whose they are: "

@@ -9,6 +9,7 @@ from msgspec import Raw, Struct, field
 from perdure.codec import ValueCodec, describe
 from perdure.core import fold
 from perdure.engine.limits import DIVERGENCES_MAX
+from perdure.errors import TypeUnknown
 from perdure.model import EffectKind, Failure
 from perdure.model import records as rec
 
@@ -68,6 +69,8 @@ class Replay(Struct, frozen=True, kw_only=True):
         served: how many recorded results were given to nodes, by kind.
         standing: what the executions wait for where the run stands; empty: it has ended.
         divergences: in the order in which they were found, at most `DIVERGENCES_MAX`.
+        part: of a run that was moved to another version: which part of it was recomputed, that of
+            the version of the graph; empty: all of it.
     """
 
     run_id: str
@@ -81,6 +84,7 @@ class Replay(Struct, frozen=True, kw_only=True):
     served: dict[str, int]
     standing: tuple[str, ...]
     divergences: tuple[Divergence, ...]
+    part: str = ""
 
     @property
     def is_clean(self) -> bool:
@@ -205,7 +209,14 @@ def is_same(codec: ValueCodec, a: Raw | None, b: Raw | None) -> bool:
         return a is b
     if bytes(a) == bytes(b):
         return True
-    return codec.canonical(codec.decode(a)) == codec.canonical(codec.decode(b))
+    try:
+        return _canonical(codec, a) == _canonical(codec, b)
+    except TypeUnknown:  # the class is gone: what it holds can be compared without it
+        return bool(describe(a) == describe(b))
+
+
+def _canonical(codec: ValueCodec, raw: Raw) -> bytes:
+    return codec.canonical(codec.decode(raw))
 
 
 def is_same_write(codec: ValueCodec, a: tuple[str, Raw] | None, b: tuple[str, Raw] | None) -> bool:

@@ -674,7 +674,8 @@ def _check_fits(plan: GraphPlan, values: Mapping[str, Any], *, is_started: bool)
             try:
                 channel.check(values[name])
             except UpdateInvalid as error:
-                problems.append(str(error))
+                # Older versions stored objects without looking into them: those go on.
+                problems += [] if error.fields.get("is_inside") else [str(error)]
     if problems:
         msg = (
             f"the stored state does not fit graph {plan.name!r} v{plan.version}: "

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from perdure.core.room import Room
 from perdure.engine import moving
 from perdure.engine.cron import check_cron
+from perdure.engine.edge import checked
 from perdure.engine.environment import Environment
 from perdure.engine.limits import SETTING_S_MAX
 from perdure.engine.schedules import new_schedule
@@ -93,6 +94,7 @@ class Orders:
 
     # -- limits ------------------------------------------------------------------------------------
 
+    @checked
     async def set_limit(
         self,
         *,
@@ -135,6 +137,7 @@ class Orders:
         await self.engine.store.set_limit(limit)
         self.engine.poke()
 
+    @checked
     async def remove_limit(self, *, graph: str | None = None, tenant: str | None = None) -> None:
         """Remove the limit of exactly this graph and tenant; what it kept back may begin.
 
@@ -164,6 +167,7 @@ class Orders:
 
     # -- schedules ---------------------------------------------------------------------------------
 
+    @checked
     async def schedule(
         self,
         name: str,
@@ -227,11 +231,13 @@ class Orders:
                 return _shown(written)
         raise _contended(name)
 
+    @checked
     async def schedules(self, *, tenant: str | None = None) -> list[Schedule]:
         """Return the schedules, the next due one first, paused ones last."""
         chosen = TenantId(tenant) if tenant is not None else None
         return [_shown(row) for row in await self.engine.store.find_schedules(tenant=chosen)]
 
+    @checked
     async def unschedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> None:
         """Remove a schedule; runs that it has started go on.
 
@@ -241,6 +247,7 @@ class Orders:
         if not await self.engine.store.drop_schedule(TenantId(tenant), name):
             raise _no_schedule(name, tenant)
 
+    @checked
     async def pause_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Schedule:
         """Let a schedule rest until it is resumed; due times meanwhile are nobody's. Idempotent.
 
@@ -249,6 +256,7 @@ class Orders:
         """
         return await self._change_schedule(name, tenant, is_paused=True)
 
+    @checked
     async def resume_schedule(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Schedule:
         """Let a paused schedule go on with the next due time from now. Idempotent.
 
@@ -283,6 +291,7 @@ class Orders:
 
     # -- versions ----------------------------------------------------------------------------------
 
+    @checked
     async def resolve_version(self, run_id: str, version: int, *, by: str) -> None:
         """Let a run that nobody executes go on with another version of its graph; durable.
 

@@ -146,8 +146,7 @@ async def _by_business_key(act: Act) -> tuple[bool, Any]:
         if first.state == EffectState.CONFIRMED:
             encoded = first.result_wire or b"\xc0"
             value = act.decoded(encoded)
-            record = act.confirmation(encoded, via="key", by=first.effect_id)
-            act.run.record(record)
+            act.adopt(encoded, first.effect_id)
             return True, value
         if first.state == EffectState.FAILED:
             msg = (
@@ -365,6 +364,22 @@ def _classify(act: Act, error: Exception) -> None:
         act.lose(failure, None)
 
 
+def unasked(task: fold.Task, name: str) -> list[fold.Call]:
+    """Return recorded outside effects that an execution should ask for before a new one.
+
+    `name`: of the new one.
+    """
+    return [
+        call
+        for call in task.calls.values()
+        if not call.is_asked
+        and call.kind in _OUTSIDE
+        and call.state != EffectState.FAILED
+        # Another attempt of the node may take another way; the same attempt may not.
+        and (call.name == name or call.made_in == task.attempt)
+    ]
+
+
 async def _hold_divergence(act: Act) -> None:
     """Hold a new outside effect back while recorded ones of the same name were not asked for again.
 
@@ -374,15 +389,7 @@ async def _hold_divergence(act: Act) -> None:
     context = act.context
 
     def missing() -> list[str]:
-        return [
-            c.call_id
-            for c in context.task.calls.values()
-            if not c.is_asked
-            and c.kind in _OUTSIDE
-            and c.state != EffectState.FAILED
-            # Another attempt of the node may take another way; the same attempt may not.
-            and (c.name == act.effect.name or c.made_in == context.task.attempt)
-        ]
+        return [call.call_id for call in unasked(context.task, act.effect.name)]
 
     if not missing():
         return

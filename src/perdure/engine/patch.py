@@ -17,6 +17,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from perdure.codec import ShownArray
+
 EDITS_MAX = 400
 """Most edits of one list that the shortest script is looked for: the cost grows with the square."""
 
@@ -33,12 +35,14 @@ class Edit(Struct, frozen=True, kw_only=True):
             behind the last item of the list.
         old: what was there; None for "add".
         new: what is there then; None for "remove".
+        differing: of two arrays of one type and shape: how many of their elements differ.
     """
 
     op: str
     path: str
     old: Any = None
     new: Any = None
+    differing: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the operation of a JSON Patch."""
@@ -54,12 +58,22 @@ def patch(before: Any, after: Any, path: str = "") -> list[dict[str, Any]]:
 
 def edits(before: Any, after: Any, path: str = "") -> Iterator[Edit]:
     """Yield the edits that turn one JSON-like value into another, in order."""
-    if isinstance(before, dict) and isinstance(after, dict):
+    if isinstance(before, ShownArray) or isinstance(after, ShownArray):
+        yield from _of_arrays(before, after, path)
+    elif isinstance(before, dict) and isinstance(after, dict):
         yield from _of_maps(before, after, path)
     elif isinstance(before, list) and isinstance(after, list):
         yield from _of_lists(before, after, path)
     elif before != after or type(before) is not type(after):
         yield Edit(op="replace", path=path, old=before, new=after)
+
+
+def _of_arrays(before: Any, after: Any, path: str) -> Iterator[Edit]:
+    """Yield the edit of an array, or between one and something else: always of all of it."""
+    are_both = isinstance(before, ShownArray) and isinstance(after, ShownArray)
+    if before != after or not are_both:
+        differing = before.differing(after) if are_both else None
+        yield Edit(op="replace", path=path, old=before, new=after, differing=differing)
 
 
 def _escape(key: object) -> str:

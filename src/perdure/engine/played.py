@@ -45,6 +45,9 @@ from perdure.graph import Effect, as_effect
 from perdure.model import EffectState, Failure, Mail, MailKind, RunRow, Wait
 from perdure.model import records as rec
 
+OPEN = "open"
+"""State of a wait that has no outcome."""
+
 
 class Stands(BaseException):
     """The record ends here. Not an Exception: no node may catch it."""
@@ -274,6 +277,7 @@ class ReplayContext(Context):
         self._stood: asyncio.Future[None] | None = None
         self._wanted: list[tuple[str, str, Any]] = []
         self.stands_on: list[str] = []
+        self.wanted_outside: list[tuple[str, Any]] = []
 
     @property
     def has_wanted(self) -> bool:
@@ -289,9 +293,11 @@ class ReplayContext(Context):
         try:
             return await super().call(function, *args, key=key, **kwargs)
         except NotServed as missing:
-            name = (function if isinstance(function, Effect) else as_effect(function)).name
+            effect = function if isinstance(function, Effect) else as_effect(function)
             request = plain(request_of(list(args), kwargs))
-            return await self._not_served(missing, "effect", name, request)
+            if missing.call is None and effect.kind.is_outside:
+                self.wanted_outside.append((effect.name, request))
+            return await self._not_served(missing, "effect", effect.name, request)
 
     async def ask(
         self,
@@ -363,7 +369,8 @@ class ReplayContext(Context):
     def _serve(self, call: fold.Call) -> None:
         call.is_asked = True
         self._moves += 1
-        self._played.report.served[SERVED_AS.get(call.kind, "effects")] += 1
+        if call.state != OPEN:  # what is open is not answered: the node stands there
+            self._played.report.served[SERVED_AS.get(call.kind, "effects")] += 1
 
     # -- standing ----------------------------------------------------------------------------------
 

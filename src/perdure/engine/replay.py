@@ -44,7 +44,8 @@ from perdure.engine.os_threads import without_exit
 from perdure.engine.paging import Filed
 from perdure.engine.played import Played, ReplayContext, Stands
 from perdure.engine.ports import WAITING, GaveUp
-from perdure.engine.tape import TapedAttempt, read_tape
+from perdure.engine.tape import Tape, TapedAttempt, read_tape
+from perdure.engine.tape_fields import refit, renamed_keys
 from perdure.errors import DecodeFailed, InvariantBroken, ReplayDiverged
 from perdure.model import Failure, RunRow, WriteOp
 from perdure.model import records as rec
@@ -52,16 +53,18 @@ from perdure.model import records as rec
 
 async def replay(engine: Environment, row: RunRow, plan: GraphPlan) -> Replay:
     """Recompute a run with a graph; see `Runtime.replay`."""
-    tape = await read_tape(engine.store, row)
+    tape = await read_tape(engine.store, row, plan.version)
     if tape.started is None:
         msg = f"run {row.run_id!r}: the journal does not begin with a start record"
         raise InvariantBroken(msg, run_id=row.run_id)
-    state = fold.RunState(row.run_id)
-    state.root.cells, state.checkpoint = tape.cells, row.base_checkpoint
-    fold.apply(state, tape.started)
+    renamed = refit(tape, plan)
+    state = _state_of(tape, tape.started)
     run = Played(engine, row, plan, state, tape)
-    await _play(run, _Driver(run, Loaded(state, NO_HASH, 0)))
-    await _compare_state(engine, run)
+    for before, after in renamed.items():
+        _tell_renamed(run, before, after)
+    await _play(run, ReplayDriver(run, Loaded(state, NO_HASH, 0)))
+    if not tape.is_cut:
+        await _compare_state(engine, run, renamed)
     report = run.report
     return Replay(
         run_id=row.run_id,
@@ -75,10 +78,35 @@ async def replay(engine: Environment, row: RunRow, plan: GraphPlan) -> Replay:
         served=dict(sorted(report.served.items())),
         standing=() if tape.ended is not None else tuple(report.standing),
         divergences=tuple(report.divergences),
+        part=tape.part,
     )
 
 
-async def _play(run: Played, driver: "_Driver") -> None:
+def _state_of(tape: Tape, started: rec.RunStarted) -> fold.RunState:
+    """Return the run where its tape begins."""
+    if tape.state is not None:
+        return tape.state
+    state = fold.RunState(tape.row.run_id)
+    state.root.cells, state.checkpoint = tape.cells, tape.row.base_checkpoint
+    fold.apply(state, started)
+    return state
+
+
+def _tell_renamed(run: Played, before: str, after: str | None) -> None:
+    known = ", ".join(run.plan.channels)
+    now = f"it is called `{after}` now" if after is not None else f"the state has: {known}"
+    run.report.add(
+        DivergenceKind.STATE,
+        "",
+        0,
+        subject=before,
+        expected=before,
+        got=after,
+        message=f"code changed: the state has no field `{before}`, which is recorded; {now}",
+    )
+
+
+async def _play(run: Played, driver: "ReplayDriver") -> None:
     """Drive the graph to where the record ends, and compare what ends it before."""
     try:
         await driver.drive()
@@ -94,14 +122,16 @@ async def _play(run: Played, driver: "_Driver") -> None:
         run.compare_step_error(str(step), error, was_committed=("", step) in run.tape.steps)
 
 
-async def _compare_state(engine: Environment, run: Played) -> None:
+async def _compare_state(
+    engine: Environment, run: Played, renamed: Mapping[str, str | None]
+) -> None:
     """Compare the state that the replay has come to with the one that is stored."""
     row, at, values = run.row, run.state.checkpoint, run.state.root.values
     if at == row.base_checkpoint or values is None:
         return
     stored = (await load_checkpoint(engine.store, row.tenant, row.thread, at)).cells
     codec = engine.codec
-    found = engine.decode_cells(stored, row, at)
+    found = engine.decode_cells(renamed_keys(stored, renamed), row, at)
     for name, value in sorted(found.items()):  # what is not stored has its default
         expected = Raw(codec.encode(value))
         got = Raw(codec.encode(values[name])) if name in values else None
@@ -120,10 +150,11 @@ async def _compare_state(engine: Environment, run: Played) -> None:
             )
 
 
-class _Driver(GraphDriver):
+class ReplayDriver(GraphDriver):
     """Takes a played run through its graph: executions one after the other, as recorded."""
 
     def __init__(self, run: Played, loaded: Loaded) -> None:
+        """Drive a played run."""
         super().__init__(run, loaded)
         self._played = run
         self._tape = run.tape

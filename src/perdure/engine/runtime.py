@@ -15,6 +15,7 @@ from perdure.core import fold
 from perdure.core.fold import RunState
 from perdure.engine import _answers, branches, views
 from perdure.engine.acts import decision_error
+from perdure.engine.edge import check_limit, checked
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, follow, read_events
 from perdure.engine.loading import Loaded, load_checkpoint
@@ -27,7 +28,7 @@ from perdure.engine.starting import (
     new_run,
     result_of,
 )
-from perdure.engine.travels import Travels
+from perdure.engine.travels import Travels, undecoded
 from perdure.engine.waits import seconds
 from perdure.engine.worker import Worker, WorkerSettings
 from perdure.errors import (
@@ -38,6 +39,7 @@ from perdure.errors import (
     RunCancelled,
     RunFailed,
     SettingInvalid,
+    TypeUnknown,
     UsageError,
 )
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId
@@ -83,6 +85,7 @@ class Run:
         """Return its row: status, holder, waits, failure, times."""
         return await self._runtime.read_row(self.id)
 
+    @checked
     async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # of the public API
         """Wait until it has ended; return its final state (of a function: what it returned).
 
@@ -98,6 +101,7 @@ class Run:
         """
         return await self._runtime.wait_for_result(self.id, timeout)
 
+    @checked
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yield its events above seq `after`, as they become durable, until it has ended."""
         async for event in follow(self._runtime.engine, self.id, after):
@@ -131,6 +135,7 @@ class Runtime(Orders, Travels):
         self._is_entered = False
 
     @classmethod
+    @checked
     def open(
         cls,
         url: str | Store,
@@ -159,7 +164,7 @@ class Runtime(Orders, Travels):
             SettingInvalid: the URL names no store, or `keys` no keys.
         """
         services = services or system_services()
-        store = make_store(url, services) if isinstance(url, str) else url
+        store = _store_of(url, services)
         provider = None if keys is None else make_keys(keys, services)
         engine = Environment(store, services, sandbox=sandbox, keys=provider)
         engine.register(graphs)
@@ -199,6 +204,7 @@ class Runtime(Orders, Travels):
         """Drain the worker, commit what is queued, close the store."""
         await self.close()
 
+    @checked
     async def close(self, *, window_s: float | None = None) -> None:
         """Drain within the window (default: the worker's setting) and close. Idempotent."""
         if not self._is_open:
@@ -217,6 +223,7 @@ class Runtime(Orders, Travels):
 
     # -- starting ----------------------------------------------------------------------------------
 
+    @checked
     async def start(
         self,
         graph: Any,
@@ -320,6 +327,7 @@ class Runtime(Orders, Travels):
 
     # -- reading -----------------------------------------------------------------------------------
 
+    @checked
     async def read_row(self, run_id: str) -> RunRow:
         """Return a run's row.
 
@@ -332,6 +340,7 @@ class Runtime(Orders, Travels):
             raise NotFound(msg, run_id=run_id)
         return row
 
+    @checked
     async def get(self, run_id: str) -> Run:
         """Return a run by its id.
 
@@ -341,6 +350,7 @@ class Runtime(Orders, Travels):
         row = await self.read_row(run_id)
         return Run(self, row.run_id, row.thread)
 
+    @checked
     async def runs(
         self,
         *,
@@ -351,7 +361,12 @@ class Runtime(Orders, Travels):
         limit: int = 100,
         before: str | None = None,
     ) -> list[RunRow]:
-        """Return rows of runs, newest first; `before`: a run id, for the next page."""
+        """Return rows of runs, newest first; `before`: a run id, for the next page.
+
+        Raises:
+            SettingInvalid: a status that there is not, or a limit below 1.
+        """
+        check_limit("runs", limit)
         statuses = _statuses(status)
         query = RunQuery(
             tenant=TenantId(tenant) if tenant else None,
@@ -363,11 +378,13 @@ class Runtime(Orders, Travels):
         )
         return await self.engine.store.find_runs(query)
 
+    @checked
     async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
         """Return the durable events of a run above seq `after`."""
         await self.read_row(run_id)
         return await read_events(self.engine, run_id, after)
 
+    @checked
     async def state(
         self, thread: str, at: int | None = None, *, tenant: str = DEFAULT_TENANT
     ) -> Any:
@@ -379,14 +396,20 @@ class Runtime(Orders, Travels):
         Raises:
             NotFound: no such thread or checkpoint; says which there are.
             MigrationFailed: a migration of it failed.
+            TypeUnknown: a class of it is not registered here; names field and checkpoint.
+                `runtime.moment` shows it without its classes.
         """
         found = await load_checkpoint(self.engine.store, TenantId(tenant), ThreadId(thread), at)
         try:
             plan, values, _specs = state_at(self.engine, found, is_read_only=True)
+        except TypeUnknown as error:
+            shown = f"perdure show {thread} --at {found.checkpoint}"
+            raise undecoded(error, "or look at it with", shown) from error
         except NotFound:
             return views.plain_values(found.cells, found.run, found.checkpoint)
         return plan.build_state(values)
 
+    @checked
     async def fork(
         self,
         thread: str,
@@ -431,6 +454,7 @@ class Runtime(Orders, Travels):
 
     # -- people ------------------------------------------------------------------------------------
 
+    @checked
     async def asks(
         self,
         open: bool = True,  # noqa: A002, FBT001, FBT002  # of the public API
@@ -447,6 +471,7 @@ class Runtime(Orders, Travels):
         )
         return [views.ask_of(row) for row in await self.engine.store.find_asks(query)]
 
+    @checked
     async def answer(self, ask_id: str, value: Any, *, by: str) -> None:
         """Answer an ask, once. The answer and the wake-up of the run are durable when this returns.
 
@@ -473,15 +498,18 @@ class Runtime(Orders, Travels):
             raise _already_answered(views.ask_of(answered.row))
         self.engine.poke()
 
+    @checked
     async def signal(self, run_id: str, topic: str, value: Any = None, *, by: str = "") -> None:
         """Send a run a signal; see `Run.signal`."""
         body = self.engine.codec.encode(value, "signal value")
         await self._post(run_id, MailKind.SIGNAL, checked_name(topic, "topic"), body, by)
 
+    @checked
     async def cancel(self, run_id: str, *, compensate: bool = False, by: str = "") -> None:
         """Ask a run to cancel; see `Run.cancel`."""
         await self._post(run_id, MailKind.CANCEL, "", self.engine.codec.encode(compensate), by)
 
+    @checked
     async def retry(self, run_id: str, *, by: str) -> None:
         """Let a parked run go on (after a fix): it executes its unfinished nodes again.
 
@@ -509,6 +537,7 @@ class Runtime(Orders, Travels):
         await self.engine.store.post(mail)
         self.engine.poke()
 
+    @checked
     async def effects(
         self,
         state: EffectState | str | None = EffectState.UNCERTAIN,
@@ -517,7 +546,12 @@ class Runtime(Orders, Travels):
         tenant: str | None = None,
         limit: int = 1000,
     ) -> list[views.LedgerEntry]:
-        """Return effects of the ledger, newest change first; `state=None`: in any state."""
+        """Return effects of the ledger, newest change first; `state=None`: in any state.
+
+        Raises:
+            SettingInvalid: a state that there is not, or a limit below 1.
+        """
+        check_limit("effects", limit)
         query = EffectQuery(
             tenant=TenantId(tenant) if tenant else None,
             run_id=RunId(run_id) if run_id else None,
@@ -526,6 +560,7 @@ class Runtime(Orders, Travels):
         )
         return [views.entry_of(row) for row in await self.engine.store.find_effects(query)]
 
+    @checked
     async def resolve(self, effect_id: str, *, happened: bool, result: Any = None, by: str) -> None:
         """Decide an uncertain effect: it happened (with this result), or not (it is sent again).
 
@@ -550,6 +585,7 @@ class Runtime(Orders, Travels):
 
     # -- the end of a run --------------------------------------------------------------------------
 
+    @checked
     async def wait_for_result(self, run_id: str, timeout_s: float | None) -> Any:
         """Return a run's result; see `Run.result`."""
         if timeout_s is None:
@@ -626,6 +662,15 @@ class Runtime(Orders, Travels):
     def _on_released(self, row: RunRow, status: RunStatus, _failure: Failure | None) -> None:
         if status is RunStatus.NEEDS_DECISION:
             self.engine.lookout.tell(row.run_id, (status, None))
+
+
+def _store_of(url: str | Store, services: Services) -> Store:
+    if isinstance(url, str):
+        return make_store(url, services)
+    if not hasattr(url, "capabilities"):
+        msg = f"Runtime.open(url={url!r}): must be the URL of a store, or an unopened store"
+        raise SettingInvalid(msg)
+    return url
 
 
 def _run_failed(row: RunRow, failure: Failure | None, reason: str) -> RunFailed:

@@ -1,7 +1,8 @@
 """What becomes of the runs and threads of older versions under the code that is here.
 
 The survey does what a worker of that code would do, up to the write: it loads each run, calls the
-migrations and checks what comes of it.
+migrations and checks what comes of it, and executes the nodes under way up to where their records
+end, with nothing sent.
 """
 
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from perdure.engine.limits import SCAN_PAGE
 from perdure.engine.loading import Line, Loaded, load_run, load_thread_line
 from perdure.engine.migrations import plan_adoption, plan_move
 from perdure.engine.moving import is_executed, move_unheld
+from perdure.engine.rehearsal import rehearse
 from perdure.errors import DecodeFailed, LeaseLost, MigrationFailed, StoreCorrupt, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import RunRow, RunStatus
@@ -122,7 +124,10 @@ async def _fate_of_run(
     if moves and not is_executed(engine, row):
         await move_unheld(engine, row, plan)
         return _found(row, row.version, Fate.MIGRATED, path=shown(chain))
-    plan_move(engine, plan, row, await load_run(engine.store, row))
+    loaded = await load_run(engine.store, row)
+    reason = await rehearse(engine, row, plan, loaded, plan_move(engine, plan, row, loaded))
+    if reason:
+        return _found(row, row.version, Fate.PARKS, path=shown(chain), reason=reason)
     fate = Fate.HELD if is_executed(engine, row) else Fate.MIGRATES
     return _found(row, row.version, fate, path=shown(chain))
 

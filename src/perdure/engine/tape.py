@@ -4,6 +4,9 @@ Theory: a node is executed several times in its life: again after each wait and 
 each attempt. What counts for a replay is an attempt: it saw the results that its task had when it
 ended, and ended as recorded. So the tape keeps, for each attempt, the task's calls as they were
 then, and which of them the attempt itself had to do with.
+
+Code of one version can recompute what that version did. So of a run that was moved the tape holds
+the part that belongs to the version asked for: from the last move on, or what comes before a move.
 """
 
 import copy
@@ -47,6 +50,9 @@ class Tape(Struct, kw_only=True):
         is_still: it was released while all its executions waited: what they had asked for is all
             recorded.
         last_us: time of the newest record.
+        state: the run where the tape begins, if that is at a move to another version.
+        part: which part of the run it holds, in words; empty: all.
+        is_cut: whether the run went on after it, with another version.
     """
 
     row: RunRow
@@ -57,6 +63,9 @@ class Tape(Struct, kw_only=True):
     ended: rec.RunEnded | None = None
     is_still: bool = False
     last_us: int = 0
+    state: fold.RunState | None = None
+    part: str = ""
+    is_cut: bool = False
 
     @property
     def step_failure(self) -> str | None:
@@ -67,8 +76,10 @@ class Tape(Struct, kw_only=True):
         return None if ended.failure.node else ended.failure.type
 
 
-async def read_tape(store: Store, row: RunRow) -> Tape:
-    """Return the tape of a run. Nothing is written and no lease is taken.
+async def read_tape(store: Store, row: RunRow, version: int) -> Tape:
+    """Return the tape of a run, of the part that a graph version did; else of the last part.
+
+    Nothing is written and no lease is taken.
 
     Raises:
         StoreCorrupt, DecodeFailed: the journal is not what was written.
@@ -77,7 +88,7 @@ async def read_tape(store: Store, row: RunRow) -> Tape:
     if row.base_checkpoint:
         before = await load_checkpoint(store, row.tenant, row.thread, row.base_checkpoint)
         cells = before.cells
-    recorder = _Recorder(Tape(row=row, cells=cells))
+    recorder = _Recorder(Tape(row=row, cells=cells), version)
     place = f"run {row.run_id!r}"
     for _seq, _frame, record in await read_records(store, row.run_id):
         if type(record) in _WITH_FIELDS:
@@ -90,13 +101,32 @@ async def read_tape(store: Store, row: RunRow) -> Tape:
 class _Recorder:
     """Folds the records, and keeps what the fold forgets."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, version: int) -> None:
         self._tape = tape
         self._state = fold.RunState(tape.row.run_id)
         self._state.checkpoint = tape.row.base_checkpoint
+        self._state.root.cells = copy.deepcopy(tape.cells)
         self._touched: dict[str, dict[str, None]] = {}
+        self._wanted = version
+        self._version = 0
+        self._is_moved = False
 
     def take(self, record: rec.Record) -> None:
+        self._look_at_version(record)
+        if not self._tape.is_cut:
+            self._take(record)
+
+    def _look_at_version(self, record: rec.Record) -> None:
+        """Begin anew behind a move, or end the tape before it."""
+        if self._is_moved and not isinstance(record, rec.VersionMoved | rec.StateSnapshot):
+            self._begin_anew()
+        if isinstance(record, rec.VersionMoved):
+            is_last = self._version == self._wanted and self._wanted != self._tape.row.version
+            if is_last and not self._tape.is_cut:
+                self._cut(record)
+            self._version, self._is_moved = record.to_version, True
+
+    def _take(self, record: rec.Record) -> None:
         tape = self._tape
         tape.last_us = record.at_us
         if isinstance(record, rec.NodeFailed):
@@ -107,13 +137,31 @@ class _Recorder:
         elif isinstance(record, rec.StepCommitted):
             tape.steps[record.scope, record.step] = record
         elif isinstance(record, rec.RunStarted):
-            tape.started = record
+            tape.started, self._version = record, record.version
         elif isinstance(record, rec.RunEnded):
             tape.ended = record
         elif type(record) in _IDS:
             touched = self._touched.setdefault(_field(record, "task"), {})
             touched[_field(record, _IDS[type(record)])] = None
         tape.is_still = isinstance(record, rec.Released) and bool(record.waits)
+
+    def _begin_anew(self) -> None:
+        """Forget what another version did: the run begins where it was moved."""
+        self._is_moved = False
+        tape, state = self._tape, self._state
+        if tape.is_cut:
+            return
+        tape.state, tape.started = copy.deepcopy(state), state.started
+        tape.attempts = {}
+        tape.steps = {place: each for place, each in tape.steps.items() if _is_inside(state, place)}
+        where = f"checkpoint {state.checkpoint}" if state.root.is_started else "its beginning"
+        tape.part = f"from {where} on, where it was moved to v{self._version}"
+
+    def _cut(self, record: rec.VersionMoved) -> None:
+        """End the tape here: another version goes on."""
+        self._tape.is_cut = True
+        upto = f"up to checkpoint {self._state.checkpoint}, where it was moved to"
+        self._tape.part = f"{upto} v{record.to_version}"
 
     def finish(self) -> Tape:
         """Return the tape, with the attempts that have not ended."""
@@ -144,6 +192,12 @@ class _Recorder:
             is_begun=is_begun,
         )
         self._tape.attempts.setdefault(path, []).append(attempt)
+
+
+def _is_inside(state: fold.RunState, place: tuple[str, int]) -> bool:
+    """Return whether a committed step is the beginning of a subgraph that is under way."""
+    scope, step = place
+    return step == fold.INPUT_STEP and scope != "" and scope in state.scopes
 
 
 def _unasked(call: fold.Call) -> fold.Call:

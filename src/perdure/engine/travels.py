@@ -6,15 +6,20 @@ from typing import Any
 from perdure.engine import branches, views
 from perdure.engine.compare import Comparison, Moment, compare, moment
 from perdure.engine.divergence import Replay
+from perdure.engine.edge import checked
 from perdure.engine.environment import Environment
-from perdure.engine.replay import replay
 from perdure.engine.starting import DEFAULT_TENANT, checked_name
 from perdure.engine.tree import ThreadTree, tree_of
-from perdure.errors import NotFound, SettingInvalid, UsageError
+from perdure.errors import NotFound, SettingInvalid, TypeUnknown, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
 
 REASON_CHARS_MAX = 2000
 """Longest reason of a rollback: it is part of the journal for ever."""
+
+
+def undecoded(error: TypeUnknown, other: str, command: str) -> TypeUnknown:
+    """Return the error of a class that is gone, with what shows the same without classes."""
+    return type(error)(f"{error}; {other} '{command}', which needs no class", **error.fields)
 
 
 class Travels:
@@ -24,6 +29,7 @@ class Travels:
 
     # -- looking -----------------------------------------------------------------------------------
 
+    @checked
     async def history(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> list[views.Checkpoint]:
         """Return the thread's checkpoints, newest first.
 
@@ -32,6 +38,7 @@ class Travels:
         """
         return await views.history(self.engine, TenantId(tenant), ThreadId(thread))
 
+    @checked
     async def tree(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> ThreadTree:
         """Return the thread's runs with their steps, where it was forked from, and its forks.
 
@@ -43,6 +50,7 @@ class Travels:
         """
         return await tree_of(self.engine, TenantId(tenant), ThreadId(thread))
 
+    @checked
     async def moment(
         self, at: Any, *, of_run: bool | None = None, tenant: str = DEFAULT_TENANT
     ) -> Moment:
@@ -60,6 +68,7 @@ class Travels:
 
     # -- comparing ---------------------------------------------------------------------------------
 
+    @checked
     async def diff(
         self, a: Any, b: Any, *, thread: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> list[dict[str, Any]]:
@@ -75,6 +84,7 @@ class Travels:
         pair = [(thread, at) if thread is not None and isinstance(at, int) else at for at in (a, b)]
         return await views.diff(self.engine, TenantId(tenant), *pair)
 
+    @checked
     async def compare(self, a: Any, b: Any, *, tenant: str = DEFAULT_TENANT) -> Comparison:
         """Return how two points differ: in state, steps, effects and decisions.
 
@@ -92,12 +102,15 @@ class Travels:
         """
         return await compare(self.engine, TenantId(tenant), a, b)
 
+    @checked
     async def replay(self, run_id: str, graph: Any = None) -> Replay:
         """Recompute a run from its journal with today's code, and report where they differ.
 
         Nothing is dispatched, no file is touched, nothing is written, no lease is taken: results of
         effects, answers, signals, timers, children and times come from the journal. Works for runs
-        that have ended, wait, are parked, or are under way elsewhere (up to where they stand).
+        that have ended, wait, are parked, or are under way elsewhere (up to where they stand). Of a
+        run that was moved to another version the part is recomputed that the graph's version did,
+        else the last one (`Replay.part`).
 
         Args:
             run_id: which run.
@@ -121,10 +134,17 @@ class Travels:
         if plan.name != row.graph:
             msg = f"run {run_id!r} is of graph {row.graph!r}, not {plan.name!r}; nothing was done"
             raise UsageError(msg, run_id=run_id, graph=plan.name)
-        return await replay(self.engine, row, plan)
+        from perdure.engine.replay import replay  # noqa: PLC0415  # costs start-up time
+
+        try:
+            return await replay(self.engine, row, plan)
+        except TypeUnknown as error:
+            other = f"'perdure replay {run_id} FILE:GRAPH' with the code that has the class, or"
+            raise undecoded(error, other, f"perdure show {run_id}") from error
 
     # -- branching ---------------------------------------------------------------------------------
 
+    @checked
     async def preview_fork(
         self,
         thread: str,
@@ -145,6 +165,7 @@ class Travels:
             self.engine, whose, of_thread, found, update=update or {}, is_rerun=rerun
         )
 
+    @checked
     async def preview_rollback(
         self, thread: str, *, at: int, tenant: str = DEFAULT_TENANT
     ) -> branches.RollbackPreview:
@@ -158,6 +179,7 @@ class Travels:
         )
         return preview
 
+    @checked
     async def rollback(
         self,
         thread: str,

@@ -7,6 +7,7 @@ from msgspec import Struct, structs
 
 from perdure.codec import describe
 from perdure.core import fold
+from perdure.engine.edge import INT_MAX, is_text
 from perdure.engine.environment import Environment
 from perdure.engine.loading import decode_cells, load_checkpoint, read_records
 from perdure.engine.patch import patch
@@ -219,13 +220,22 @@ def _checkpoint(
     )
 
 
+def is_pair(at: Any) -> bool:
+    """Return whether it is a pair (thread, checkpoint id or None)."""
+    if not isinstance(at, tuple) or len(at) != 2:  # noqa: PLR2004  # a pair
+        return False
+    thread, checkpoint = at
+    is_id = type(checkpoint) is int and abs(checkpoint) <= INT_MAX
+    return is_text(thread) and (checkpoint is None or is_id)
+
+
 async def _plain_state(engine: Environment, tenant: TenantId, at: Any) -> dict[str, Any]:
     """Return the state at a Checkpoint, a (thread, id) pair, or a run's newest, as plain data."""
     if isinstance(at, Checkpoint):
         thread, checkpoint = at.thread, at.id
-    elif isinstance(at, tuple) and len(at) == 2:  # noqa: PLR2004  # a pair
+    elif is_pair(at):
         thread, checkpoint = at
-    elif isinstance(at, str):
+    elif is_text(at):
         row = await engine.store.read_run(RunId(at))
         if row is None:
             msg = f"no run {at!r}"

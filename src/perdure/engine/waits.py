@@ -56,11 +56,14 @@ def seconds(duration: dt.timedelta | float, place: str) -> float:
     Raises:
         SettingInvalid: negative, not a number, or longer than a century.
     """
-    value = duration.total_seconds() if isinstance(duration, dt.timedelta) else float(duration)
+    value = duration.total_seconds() if isinstance(duration, dt.timedelta) else duration
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"{place}: {duration!r} must be a timedelta or a number of seconds"
+        raise SettingInvalid(msg)
     if not 0 <= value <= 100 * 366 * 86400:
         msg = f"{place}: {duration!r} must be between 0 seconds and 100 years"
         raise SettingInvalid(msg)
-    return value
+    return float(value)
 
 
 async def sleep(context: NodePort, duration: dt.timedelta | float) -> None:

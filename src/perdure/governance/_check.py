@@ -63,6 +63,8 @@ class Checked:
         is_signer_known: whether that is the key that was given, and its signature is right.
         grown: runs whose journals go on from where the earlier export saw them.
         uncovered: runs of the earlier export that this file was not to hold.
+        unseen: runs of this file that the earlier export was not to hold: of some runs, a thread,
+            or a tenant only.
     """
 
     report: Report = field(default_factory=Report)
@@ -71,6 +73,7 @@ class Checked:
     is_signer_known: bool = False
     grown: int = 0
     uncovered: int = 0
+    unseen: int = 0
 
 
 def check(
@@ -94,11 +97,11 @@ def check(
         UsageError: the file can't be opened.
     """
     checked = Checked()
-    tips = {} if since is None else _tips_of(since, public_key)
+    earlier, tips = (None, {}) if since is None else _tips_of(since, public_key)
     with _opened(path) as file:
         check_seal(Reader(file), checked, public_key)
         is_sealed = checked.report.is_sound
-        contents = Contents(checked, tips, on_progress)
+        contents = Contents(checked, tips, on_progress, earlier=earlier)
         try:
             contents.read(Reader(file))
         except ExportInvalid as error:
@@ -178,8 +181,8 @@ def _check_signature(
         checked.is_signer_known = public_key is not None
 
 
-def _tips_of(path: Path, public_key: bytes | None) -> dict[str, Tip]:
-    """Return where every journal of an earlier export ended.
+def _tips_of(path: Path, public_key: bytes | None) -> tuple[Head | None, dict[str, Tip]]:
+    """Return what an earlier export was to hold, and where every journal in it ended.
 
     Raises:
         ExportInvalid: it can't be read, or is damaged itself: nothing can be compared with it.
@@ -202,7 +205,7 @@ def _tips_of(path: Path, public_key: bytes | None) -> dict[str, Tip]:
                 if len(tips) > TIPS_MAX:
                     msg = f"the earlier export has more than {TIPS_MAX} runs: compare by tenant"
                     raise ExportInvalid(msg, path=str(path))
-    return tips
+    return earlier.head, tips
 
 
 # -- the contents ----------------------------------------------------------------------------------
@@ -212,10 +215,16 @@ class Contents:
     """Checks the blocks of a file in their order."""
 
     def __init__(
-        self, checked: Checked, tips: dict[str, Tip], on_progress: Callable[[Report], None]
+        self,
+        checked: Checked,
+        tips: dict[str, Tip],
+        on_progress: Callable[[Report], None],
+        *,
+        earlier: Head | None = None,
     ) -> None:
         """Expect the first block."""
         self._checked = checked
+        self._earlier = earlier
         self._report = checked.report
         self._tips = tips
         self._on_progress = on_progress
@@ -358,6 +367,9 @@ class Contents:
     def _compare(self, run: RunCheck) -> None:
         tip = self._tips.pop(run.run_id, None)
         if tip is None:
+            earlier = self._earlier
+            is_seen = earlier is None or _covers(earlier, run.run_id, run.tenant, run.thread)
+            self._checked.unseen += not is_seen
             return
         if self._is_grown:
             self._checked.grown += 1
@@ -370,7 +382,7 @@ class Contents:
 
     def _compare_missing(self, head: Head) -> None:
         for run_id, tip in self._tips.items():
-            if not _covers(head, run_id, tip):
+            if not _covers(head, run_id, tip.tenant, tip.thread):
                 self._checked.uncovered += 1
                 continue
             self._report.add(
@@ -386,10 +398,10 @@ class Contents:
             )
 
 
-def _covers(head: Head, run_id: str, tip: Tip) -> bool:
+def _covers(head: Head, run_id: str, tenant: str, thread: str) -> bool:
     """Return whether an export of this scope must hold a run."""
     if head.run_id:
         return head.run_id == run_id
     if head.thread:
-        return (head.thread, head.tenant or "default") == (tip.thread, tip.tenant)
-    return head.tenant in {"", tip.tenant}
+        return (head.thread, head.tenant or "default") == (thread, tenant)
+    return head.tenant in {"", tenant}

@@ -222,6 +222,11 @@ class LedgerCheck:
             pairs["answered_at_us"] = (row.answered_at_us, known.at_us)
         return known.seq, [name for name, (stored, told) in pairs.items() if stored != told]
 
+    def forget(self, identity: str) -> None:
+        """Take in that there is a row of this effect or ask, which can't be compared."""
+        self._effects.pop(identity, None)
+        self._asks.pop(identity, None)
+
     def lacking(self) -> Iterator[tuple[str, str, int]]:
         """Yield (what, id, seq) of the effects and asks whose rows did not come."""
         for effect_id, effect in self._effects.items():

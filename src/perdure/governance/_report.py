@@ -17,7 +17,7 @@ FINDING_CODES = {
     "run_missing": "a run of a thread, or its row, is missing",
     "anchor_wrong": "the run before on the thread is not as the run after it pinned it",
     "run_differs": "the run's row says something else than its journal",
-    "thread_differs": "the thread's row names a record that is not there",
+    "thread_differs": "the thread's row says something else than its runs",
     "effect_differs": "an effect's row says something else than the journal",
     "effect_missing": "the journal speaks of an effect that has no row",
     "effect_unknown": "an effect's row of which the journal does not speak",

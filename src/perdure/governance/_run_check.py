@@ -47,6 +47,7 @@ class RunCheck:
         self.ended: rec.RunEnded | None = None
         self.anchor: rec.LeaseTaken | None = None
         self.version = 0
+        self.committed = 0
         self.is_taken = False
         self.copies: set[int] = set()
         self.is_whole = True
@@ -188,6 +189,9 @@ class RunCheck:
             self._distrust("start_wrong", "the journal does not begin with a start", 1, 1)
         if isinstance(record, rec.LeaseTaken):
             self._lease(seq, frame, record)
+        elif isinstance(record, rec.StepCommitted):
+            if record.scope == "":
+                self.committed = record.checkpoint
         elif isinstance(record, rec.RunEnded):
             self.ended = record
         elif isinstance(record, rec.VersionMoved):
@@ -216,14 +220,20 @@ class RunCheck:
         """Compare the run's row, after the last frame."""
         self._row(row)
 
-    def effect(self, row: EffectRow) -> None:
-        """Compare an effect's row."""
+    def effect(self, row: EffectRow, *, is_readable: bool = True) -> None:
+        """Compare an effect's row; one that can't be read is only counted."""
         self.report.effects += 1
+        if not is_readable:
+            self._ledger.forget(row.effect_id)
+            return
         self._compare("effect", row.effect_id, self._ledger.effect(row))
 
-    def ask(self, row: AskRow) -> None:
-        """Compare an ask's row."""
+    def ask(self, row: AskRow, *, is_readable: bool = True) -> None:
+        """Compare an ask's row; one that can't be read is only counted."""
         self.report.asks += 1
+        if not is_readable:
+            self._ledger.forget(row.ask_id)
+            return
         self._compare("ask", row.ask_id, self._ledger.ask(row))
 
     def finish(self, *, is_settled: bool, has_all_rows: bool) -> None:

@@ -21,6 +21,9 @@ class ThreadCheck:
         self._thread = thread
         self._next = first_ordinal
         self._before: RunCheck | None = None
+        self._is_whole = True
+        self._committed = 0
+        self._ended: tuple[int, str] = (0, "")
 
     def run(self, row: RunRow, check: RunCheck) -> None:
         """Take in the next run, after its frames and rows."""
@@ -29,16 +32,33 @@ class ThreadCheck:
         elif row.ordinal < self._next:
             what = f"two runs of the thread have the ordinal {row.ordinal}"
             check.find("run_differs", what)
-        self._anchor(row, check)
-        self._next = max(self._next, row.ordinal + 1)
-        self._before = check
+        self._anchor(row.ordinal, check)
+        self._take(row.ordinal, check)
 
-    def finish(self, row: ThreadRow | None, newest: int | None) -> None:
+    def unreadable(self, ordinal: int, check: RunCheck) -> None:
+        """Take in the next run, whose row can't be read, after its frames."""
+        if ordinal > self._next:
+            self._missing(self._next, ordinal - 1)
+        self._anchor(ordinal, check)
+        self._take(ordinal, check)
+
+    def _take(self, ordinal: int, check: RunCheck) -> None:
+        self._next = max(self._next, ordinal + 1)
+        self._before = check
+        self._is_whole = self._is_whole and check.is_whole
+        self._committed = max(self._committed, check.committed)
+        if check.ended is not None:
+            self._ended = max(self._ended, (check.ended.checkpoint, check.run_id))
+
+    def finish(
+        self, row: ThreadRow | None, newest: int | None, late: ThreadRow | None = None
+    ) -> None:
         """Compare the thread's own row, after its last run.
 
         Args:
             row: as it was before the runs were listed; None: there was none.
             newest: greatest ordinal that a run listed can have; None: not known.
+            late: the row as it was after all journals were read; None: not known.
         """
         if row is None:
             self._find("thread_differs", "the thread has runs and no row")
@@ -46,6 +66,20 @@ class ThreadCheck:
             self._missing(self._next, row.last_ordinal)
         elif newest is not None and newest < self._next - 1:
             what = f"the row says last_ordinal {newest}, there are {self._next - 1} runs"
+            self._find("thread_differs", what)
+        self._checkpoint(row, late)
+
+    def _checkpoint(self, row: ThreadRow | None, late: ThreadRow | None) -> None:
+        """Compare the newest checkpoint: what is written meanwhile makes it greater only."""
+        if row is not None and self._is_whole and row.checkpoint > self._committed:
+            what = (
+                f"the thread's row says checkpoint {row.checkpoint}, its runs committed none after "
+                f"{self._committed}"
+            )
+            self._find("thread_differs", what)
+        ended, run_id = self._ended
+        if late is not None and late.checkpoint < ended:
+            what = f"the row says checkpoint {late.checkpoint}, run {run_id!r} came to {ended}"
             self._find("thread_differs", what)
 
     def base(self, row: ThreadRow | None, run: RunRow, check: RunCheck) -> None:
@@ -59,10 +93,10 @@ class ThreadCheck:
             )
             check.find("thread_differs", what, row.base_seq)
 
-    def _anchor(self, row: RunRow, check: RunCheck) -> None:
+    def _anchor(self, ordinal: int, check: RunCheck) -> None:
         anchor = check.anchor
         if anchor is None:
-            self._report.unanchored += check.is_taken and row.ordinal > 1
+            self._report.unanchored += check.is_taken and ordinal > 1
             return
         before = self._before
         if before is None or anchor.after_run == "":
@@ -84,6 +118,7 @@ class ThreadCheck:
             self._report.anchored += 1
 
     def _missing(self, first: int, last: int) -> None:
+        self._is_whole = False
         which = f"run {first} is" if first == last else f"runs {first} to {last} are"
         what = f"{which} missing in the thread, with the rows and the journal"
         self._find("run_missing", what)

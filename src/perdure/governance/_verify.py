@@ -6,17 +6,19 @@ are found by their newest run, so that no list of them has to be kept.
 """
 
 from collections.abc import AsyncIterator, Callable
+from operator import itemgetter
 
 from perdure.engine import Runtime
 from perdure.errors import NotFound, StoreCorrupt
 from perdure.governance._page_check import PageNeeds
 from perdure.governance._report import Finding, Report
+from perdure.governance._rows import Unreadable, misfit, run_row, runs_of
 from perdure.governance._run_check import RunCheck
 from perdure.governance._thread_check import ThreadCheck
-from perdure.governance.limits import FRAMES_PAGE, PAGES_READ, ROWS_MAX, RUNS_PAGE, SETTLE_TRIES
+from perdure.governance.limits import FRAMES_PAGE, PAGES_READ, ROWS_MAX, SETTLE_TRIES
 from perdure.ids import RunId, TenantId, ThreadId
-from perdure.model import AskRow, EffectRow, FrameRow, RunRow
-from perdure.store.api import AskQuery, EffectQuery, RunQuery, Store
+from perdure.model import AskRow, EffectRow, FrameRow, RunRow, ThreadRow
+from perdure.store.api import AskQuery, EffectQuery, Store
 
 DEFAULT_TENANT = TenantId("default")
 
@@ -46,10 +48,13 @@ async def verify(
     """
     audit = _Audit(runtime.engine.store, on_progress)
     if run_id is not None:
-        await audit.run(await found_run(audit.store, run_id))
-    else:
-        async for owner, line in threads_of(audit.store, thread=thread, tenant=tenant):
-            await audit.thread(owner, line)
+        await audit.one_run(run_id)
+        return audit.report
+    lost: dict[str, Unreadable] = {}
+    async for owner, line in threads_of(audit.store, thread=thread, tenant=tenant, lost=lost):
+        await audit.thread(owner, line)
+    for each in lost.values():
+        await audit.lost_run(each)
     return audit.report
 
 
@@ -61,50 +66,74 @@ async def found_run(store: Store, run_id: str) -> RunRow:
     """
     row = await store.read_run(RunId(run_id))
     if row is None:
-        msg = f"no run {run_id!r}; 'perdure ps --all' lists the runs"
-        raise NotFound(msg, run_id=run_id)
+        raise no_run(run_id)
     return row
 
 
+def no_run(run_id: str) -> NotFound:
+    """Return the error that there is no such run."""
+    return NotFound(f"no run {run_id!r}; 'perdure ps --all' lists the runs", run_id=run_id)
+
+
 async def threads_of(
-    store: Store, *, thread: str | None, tenant: str | None
+    store: Store,
+    *,
+    thread: str | None,
+    tenant: str | None,
+    lost: dict[str, Unreadable] | None = None,
 ) -> AsyncIterator[tuple[TenantId, ThreadId]]:
     """Yield (tenant, thread) of one thread, or of all (of a tenant).
 
+    Args:
+        store: an open one.
+        thread: only this one.
+        tenant: whose.
+        lost: takes the runs whose rows can't be read, of all threads; None: one of them is an
+            error.
+
     Raises:
         NotFound: the thread that was asked for has neither a row nor a run.
+        StoreCorrupt: a row can't be read, and nobody takes it.
     """
     if thread is None:
-        async for row in _newest_of_threads(store, tenant):
+        async for row in _newest_of_threads(store, tenant, lost):
             yield row.tenant, row.thread
         return
     owner, line = TenantId(tenant) if tenant else DEFAULT_TENANT, ThreadId(thread)
-    query = RunQuery(tenant=owner, thread=line, limit=1)
-    if await store.read_thread(owner, line) is None and not await store.find_runs(query):
-        msg = f"no thread {thread!r} for tenant {owner!r}; 'perdure ps --all' lists the runs"
-        raise NotFound(msg, thread=thread, tenant=owner)
+    if await store.read_thread(owner, line) is None:
+        async for _run in runs_of(store, tenant=owner, thread=line):
+            break
+        else:
+            msg = f"no thread {thread!r} for tenant {owner!r}; 'perdure ps --all' lists the runs"
+            raise NotFound(msg, thread=thread, tenant=owner)
     yield owner, line
 
 
-async def _newest_of_threads(store: Store, tenant: str | None) -> AsyncIterator[RunRow]:
-    """Yield the run of every thread that has the greatest id of all of it, newest first.
+async def _newest_of_threads(
+    store: Store, tenant: str | None, lost: dict[str, Unreadable] | None
+) -> AsyncIterator[RunRow]:
+    """Yield the readable run of every thread that has the greatest id of all of it, newest first.
 
     Runs that are started meanwhile come too late for this audit.
     """
-    owner = TenantId(tenant) if tenant else None
-    before: RunId | None = None
     above: RunId | None = None
-    while True:
-        rows = await store.find_runs(RunQuery(tenant=owner, before=before, limit=RUNS_PAGE))
-        if rows and above is None:
-            above = RunId(f"{rows[0].run_id}0")
-        for row in rows:
-            query = RunQuery(tenant=row.tenant, thread=row.thread, before=above, limit=1)
-            if [each.run_id for each in await store.find_runs(query)] == [row.run_id]:
-                yield row
-        if len(rows) < RUNS_PAGE:
-            return
-        before = rows[-1].run_id
+    async for row in runs_of(store, tenant=TenantId(tenant) if tenant else None):
+        if above is None and row.run_id:
+            above = RunId(f"{row.run_id}0")
+        if isinstance(row, Unreadable):
+            if lost is None:
+                raise StoreCorrupt(row.what, run_id=row.run_id)
+            lost[row.run_id] = row
+        elif await _newest_readable(store, row, above) == row.run_id:
+            yield row
+
+
+async def _newest_readable(store: Store, row: RunRow, above: RunId | None) -> RunId | None:
+    of_thread = runs_of(store, tenant=row.tenant, thread=row.thread, before=above, at_once=1)
+    async for run in of_thread:
+        if isinstance(run, RunRow):
+            return run.run_id
+    return None
 
 
 async def frames_of(store: Store, run_id: str, from_seq: int) -> AsyncIterator[FrameRow]:
@@ -161,47 +190,127 @@ class _Audit:
         self.store = store
         self.report = Report()
         self._on_progress = on_progress
+        self._told: set[object] = set()
 
     async def thread(self, tenant: TenantId, thread: ThreadId) -> None:
         """Verify a thread."""
         self.report.threads += 1
-        try:
-            before = await self.store.read_thread(tenant, thread)
-            runs = await self.store.read_thread_runs(tenant, thread, from_ordinal=1)
-            after = await self.store.read_thread(tenant, thread)
-        except StoreCorrupt as error:
-            what = str(error)
-            finding = Finding(code="row_unreadable", tenant=tenant, thread=thread, what=what)
-            self.report.add(finding)
-            return
+        found = len(self.report.findings)
+        before = await self._thread_row(tenant, thread)
+        runs = [row async for row in runs_of(self.store, tenant=tenant, thread=thread)]
+        after = await self._thread_row(tenant, thread)
         check, pages = ThreadCheck(self.report, tenant, thread), PageNeeds()
-        for run in runs:
-            settled, of_run = await self._run(run, pages)
-            check.run(settled, of_run)
-            check.base(before, settled, of_run)
+        for ordinal, run in await self._in_order(tenant, thread, runs[::-1], pages):
+            if isinstance(run, RunRow):
+                settled, of_run = await self._run(run, pages)
+                check.run(settled, of_run)
+                check.base(before, settled, of_run)
+            else:
+                check.unreadable(ordinal, run)
             self._on_progress(self.report)
-        check.finish(before, None if after is None else after.last_ordinal)
+        late = await self._thread_row(tenant, thread)
+        if before is not None or len(self.report.findings) == found:
+            check.finish(before, None if after is None else after.last_ordinal, late)
 
-    async def run(self, row: RunRow) -> None:
-        """Verify a run, and the one before it as far as it was pinned."""
+    async def _thread_row(self, tenant: TenantId, thread: ThreadId) -> ThreadRow | None:
+        """Return the row of a thread; None: there is none, or it can't be read, which is found."""
+        try:
+            row = await self.store.read_thread(tenant, thread)
+            what = "" if row is None else misfit(row)
+        except StoreCorrupt as error:
+            row, what = None, str(error)
+        if not what:
+            return row
+        if (tenant, thread) not in self._told:
+            self._told.add((tenant, thread))
+            found = Finding(code="row_unreadable", tenant=tenant, thread=thread, what=what)
+            self.report.add(found)
+        return None
+
+    async def _in_order(
+        self,
+        tenant: TenantId,
+        thread: ThreadId,
+        runs: list[RunRow | Unreadable],
+        pages: PageNeeds,
+    ) -> list[tuple[int, RunRow | RunCheck]]:
+        """Return a thread's runs by ordinal; those without a row have theirs from their lease."""
+        found: list[tuple[int, RunRow | RunCheck]] = []
+        for place, run in enumerate(runs, 1):
+            if isinstance(run, RunRow):
+                found.append((run.ordinal, run))
+            else:
+                of_run = await self._lost(run, tenant, thread, pages)
+                anchor = of_run.anchor
+                found.append((place if anchor is None else anchor.ordinal, of_run))
+        return sorted(found, key=itemgetter(0))
+
+    async def lost_run(self, lost: Unreadable) -> None:
+        """Verify the journal of a run whose row can't be read, once."""
+        if lost.run_id not in self._told:
+            await self._lost(lost, TenantId(""), ThreadId(""), PageNeeds())
+            self._on_progress(self.report)
+
+    async def _lost(
+        self, lost: Unreadable, tenant: TenantId, thread: ThreadId, pages: PageNeeds
+    ) -> RunCheck:
+        self._told.add(lost.run_id)
+        check = RunCheck(self.report, lost.run_id, tenant, thread, pages)
+        try:
+            await self._frames(check, pages)
+        except StoreCorrupt as error:
+            check.find("frame_unreadable", str(error))
+        if check.started is not None and not tenant:
+            check.tenant, check.thread = check.started.tenant, check.started.thread
+        check.find("row_unreadable", lost.what)
+        check.finish(is_settled=False, has_all_rows=False)
+        return check
+
+    async def one_run(self, run_id: str) -> None:
+        """Verify a run, and the one before it as far as it was pinned.
+
+        Raises:
+            NotFound: there is none.
+        """
+        row = await run_row(self.store, run_id)
+        if row is None:
+            raise no_run(run_id)
         self.report.threads += 1
+        if isinstance(row, RunRow):
+            await self._readable(row)
+        else:
+            await self.lost_run(row)
+
+    async def _readable(self, row: RunRow) -> None:
         pages = PageNeeds()
         settled, of_run = await self._run(row, pages)
         anchor, first = of_run.anchor, row.ordinal
-        before = None
+        before: RunRow | Unreadable | None = None
         if anchor is not None and anchor.after_run:
-            before = await self.store.read_run(RunId(anchor.after_run))
+            before = await run_row(self.store, anchor.after_run)
             if before is None:
                 what = f"run {anchor.after_run!r}, which stood before this one, is missing"
                 of_run.find("run_missing", what)
             else:
-                first = before.ordinal
+                first = before.ordinal if isinstance(before, RunRow) else row.ordinal - 1
         check = ThreadCheck(self.report, row.tenant, row.thread, first_ordinal=first)
-        if before is not None:
+        if isinstance(before, RunRow):
             check.run(*await self._run(before, pages))
+        elif before is not None:
+            check.unreadable(first, await self._lost(before, row.tenant, row.thread, pages))
         check.run(settled, of_run)
-        check.base(await self.store.read_thread(row.tenant, row.thread), settled, of_run)
+        check.base(await self._thread_row(row.tenant, row.thread), settled, of_run)
         self._on_progress(self.report)
+
+    async def _frames(self, check: RunCheck, pages: PageNeeds) -> None:
+        """Take in the frames from where a check stands on, and their pages."""
+        async for frame in frames_of(self.store, check.run_id, check.next_seq):
+            check.frame(frame)
+            started = check.started
+            tenant = check.tenant or ("" if started is None else started.tenant)
+            async for name, body in pages_of(self.store, TenantId(tenant), pages):
+                check.page(name, body)
+            check.close_pages()
 
     async def _run(self, row: RunRow, pages: PageNeeds) -> tuple[RunRow, RunCheck]:
         """Verify a run's journal and rows; return its row as it was compared."""
@@ -210,19 +319,17 @@ class _Audit:
         asks: list[AskRow] = []
         is_settled = False
         for _try in range(SETTLE_TRIES):
-            async for frame in frames_of(self.store, row.run_id, check.next_seq):
-                check.frame(frame)
-                async for name, body in pages_of(self.store, row.tenant, pages):
-                    check.page(name, body)
-                check.close_pages()
+            await self._frames(check, pages)
             try:
                 effects, asks = await rows_of(self.store, row.run_id)
-                again = await self.store.read_run(row.run_id)
+                again = await run_row(self.store, row.run_id)
             except StoreCorrupt as error:
                 check.find("row_unreadable", str(error))
                 break
-            if again is None:
-                check.find("run_missing", "the run's row went away during the audit")
+            if not isinstance(again, RunRow):
+                gone = "the run's row went away during the audit"
+                code, what = ("run_missing", gone) if again is None else (_BAD_ROW, again.what)
+                check.find(code, what)
                 break
             is_settled = is_same(row, again)
             row = again
@@ -230,10 +337,24 @@ class _Audit:
                 break
         if is_settled:
             check.row(row)
-            for effect in effects:
-                check.effect(effect)
-            for ask in asks:
-                check.ask(ask)
+            _compare_ledger(check, effects, asks)
         has_all_rows = max(len(effects), len(asks)) < ROWS_MAX
         check.finish(is_settled=is_settled, has_all_rows=has_all_rows)
         return row, check
+
+
+_BAD_ROW = "row_unreadable"
+
+
+def _compare_ledger(check: RunCheck, effects: list[EffectRow], asks: list[AskRow]) -> None:
+    """Compare the rows of a run's effects and asks, and name those that can't be compared."""
+    for effect in effects:
+        wrong = misfit(effect)
+        if wrong:
+            check.find(_BAD_ROW, f"the row of effect {effect.effect_id!r}: {wrong}")
+        check.effect(effect, is_readable=not wrong)
+    for ask in asks:
+        wrong = misfit(ask)
+        if wrong:
+            check.find(_BAD_ROW, f"the row of ask {ask.ask_id!r}: {wrong}")
+        check.ask(ask, is_readable=not wrong)

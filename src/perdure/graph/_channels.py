@@ -69,6 +69,8 @@ def field_check(
             return inner(value)
         except Mismatch as mismatch:
             raise _refusal(graph, field, mismatch) from None
+        except RecursionError:
+            return value  # too deep to be stored: the codec says so, and where
 
     return check
 
@@ -94,6 +96,7 @@ def _refusal(graph: str, field: Field, mismatch: Mismatch) -> UpdateInvalid:
         field=field.name,
         expected=expected,
         got=mismatch.got,
+        is_inside=mismatch.is_inside,
     )
 
 

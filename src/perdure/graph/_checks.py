@@ -22,6 +22,7 @@ from perdure.graph.limits import TYPES_CACHED_MAX
 Check = Callable[[Any], Any]
 """(value) -> the same value or what was built from a mapping; raises Mismatch."""
 
+_NO_DEFAULT: Any = object()
 _WIDER: dict[type, tuple[type, ...]] = {float: (float, int), complex: (complex, float, int)}
 _UNCHECKED: tuple[Any, ...] = (object, collections.abc.Callable)
 _SCALARS = frozenset({str, int, float, bool, bytes, bytearray, complex})
@@ -48,18 +49,20 @@ class Mismatch(Exception):
 
     Attributes:
         got: what it is instead.
-        path: where inside the value, like `[2]['name']`.
+        path: where inside the value, like `[2]['name']` or `[2].name`.
+        is_inside: whether it is in a field of an object.
     """
 
-    def __init__(self, got: str, path: str = "") -> None:
-        """Carry both to whoever knows the field."""
+    def __init__(self, got: str, path: str = "", *, is_inside: bool = False) -> None:
+        """Carry all to whoever knows the field."""
         super().__init__(got, path)
         self.got = got
         self.path = path
+        self.is_inside = is_inside
 
     def within(self, key: object) -> "Mismatch":
         """Return the same mismatch as seen from the container."""
-        return Mismatch(self.got, f"[{key!r}]{self.path}")
+        return Mismatch(self.got, f"[{key!r}]{self.path}", is_inside=self.is_inside)
 
 
 def got_text(value: Any) -> str:
@@ -137,12 +140,85 @@ def _instance(cls: type) -> Check:
 def _record(annotation: Any, cls: type) -> Check:
     def check(value: Any) -> Any:
         if isinstance(value, cls):
+            _check_fields(value)
             return value
         if not isinstance(value, Mapping):
             raise Mismatch(got_text(value))
         return build_record(annotation, cls, value)
 
     return check
+
+
+def _check_fields(value: Any) -> None:
+    """Refuse an object with a field that is not of its annotation, unless it is its default.
+
+    Classes do not check what they are made of; what is stored must come back as it went in.
+    """
+    cls: Any = type(value)
+    for name, plain, check, default in _field_checks(cls):
+        old = getattr(value, name, default)
+        if type(old) in plain or old is default:
+            continue
+        try:
+            new = check(old)
+        except Mismatch as mismatch:
+            raise Mismatch(mismatch.got, f".{name}{mismatch.path}", is_inside=True) from None
+        if new is not old:  # built from a mapping: the object itself stays as it is
+            raise Mismatch(got_text(old), f".{name}", is_inside=True)
+
+
+@functools.lru_cache(maxsize=TYPES_CACHED_MAX)
+def _field_checks(cls: Any) -> tuple[tuple[str, frozenset[type], Check, Any], ...]:
+    """Return the fields of a class that have a check, with classes that fit and their defaults."""
+    # As of a TypedDict: compiled when the first object comes, as the class may name itself.
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except (NameError, TypeError):
+        return ()
+    checks = {name: compile_check(hint) for name, hint in hints.items()}
+    return tuple(
+        (name, _plain_classes(hints[name]), check, default)
+        for name, default in _defaults_of(cls)
+        if (check := checks.get(name)) is not None
+    )
+
+
+def _plain_classes(annotation: Any) -> frozenset[type]:
+    """Return classes whose own objects all fit an annotation: no check need be called for them."""
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        return frozenset().union(*map(_plain_classes, typing.get_args(annotation)))
+    is_plain = annotation in _SCALARS or annotation is type(None)
+    return frozenset({annotation}) if is_plain else frozenset()
+
+
+def _defaults_of(cls: Any) -> list[tuple[str, Any]]:
+    """Return the names of a class's fields and their defaults; `_NO_DEFAULT`: none that is kept."""
+    if is_pydantic_model(cls):
+        return _pydantic_defaults(cls)
+    if issubclass(cls, msgspec.Struct):
+        of_struct = msgspec.structs.fields(cls)
+        return [(each.name, _NO_DEFAULT if each.required else each.default) for each in of_struct]
+    return [
+        (each.name, _NO_DEFAULT if each.default is dataclasses.MISSING else each.default)
+        for each in dataclasses.fields(cls)
+    ]
+
+
+def _pydantic_defaults(cls: Any) -> list[tuple[str, Any]]:
+    """Return the same of a model, without fields that its validators may make something else of."""
+    if cls.model_config.get("use_enum_values"):
+        return []
+    validated = {
+        name
+        for decorator in cls.__pydantic_decorators__.field_validators.values()
+        for name in decorator.info.fields
+    }
+    return [
+        (name, _NO_DEFAULT if info.is_required() else info.default)
+        for name, info in cls.model_fields.items()
+        if not validated & {name, "*"}
+        and not any(hasattr(each, "__get_pydantic_core_schema__") for each in info.metadata)
+    ]
 
 
 def build_record(annotation: Any, cls: Any, value: Mapping[Any, Any]) -> Any:

@@ -70,7 +70,8 @@ def _readable(build: Callable[..., Read]) -> Callable[..., Read]:
                 f"the store's {what} row of {whose!r} can't be read: {error}; nothing was changed. "
                 "Restore the store from a backup"
             )
-            raise StoreCorrupt(msg) from error
+            told = {"run_id": whose} if what == "run" and isinstance(whose, str) else {}
+            raise StoreCorrupt(msg, **told) from error
 
     return read
 

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from perdure.cli._story import edit_line
 from perdure.codec import TypeRegistry, ValueCodec, describe
+from perdure.engine.patch import edits
 from perdure.errors import DecodeFailed, ValueUnserializable
 
 codec = ValueCodec(TypeRegistry())
@@ -295,3 +297,43 @@ def test_without_numpy_it_says_what_is_missing(monkeypatch):
     with pytest.raises(DecodeFailed, match="pip install numpy"):
         codec.decode(encoded)
     assert codec.decode(codec.encode({"a": (1,)})) == {"a": (1,)}
+
+
+def shown(value):
+    return describe(codec.encode({"array": value}))["array"]
+
+
+@pytest.mark.parametrize("kind", ["f8", "i4", "i2", "u1", "?", "c16", "<U3", "f2"])
+def test_differing_elements_are_counted(kind):
+    before = np.zeros((3, 4), kind)
+    after = before.copy()
+    after[0, 1], after[2, 3] = 1, 1
+    assert shown(before).differing(shown(after)) == 2
+    assert shown(before).differing(shown(before)) == 0
+    assert shown(before).count == 12
+
+
+def test_only_arrays_that_are_alike_are_compared():
+    base = shown(np.zeros((2, 2), "f8"))
+    others = [
+        np.zeros((4,), "f8"),
+        np.zeros((2, 2), "i8"),
+        np.zeros((2, 2), ">f8"),
+        np.asfortranarray(np.zeros((2, 2), "f8")),
+    ]
+    assert [base.differing(shown(other)) for other in others] == [None] * 4
+    assert shown(np.zeros((0,), "f8")).differing(shown(np.zeros((0,), "f8"))) is None
+
+
+def test_an_array_is_one_edit_that_says_how_many_elements_differ():
+    before, after = np.arange(6.0), np.arange(6.0)
+    after[3] = -1
+    states = [{"rows": [{"scores": shown(each)}], "n": 1} for each in (before, after)]
+    [edit] = edits(*states)
+    assert (edit.op, edit.path, edit.differing) == ("replace", "/rows/0/scores", 1)
+    assert edit.to_json()["value"] == states[1]["rows"][0]["scores"]
+    assert "1 of 6 elements differ" in edit_line(edit)
+    [other] = edits({"x": shown(before)}, {"x": {"a": 1}})
+    assert (other.op, other.path, other.differing) == ("replace", "/x", None)
+    assert list(edits(states[0], states[0])) == []
+    json.dumps([edit.to_json()])

@@ -643,6 +643,91 @@ def test_a_mapping_that_does_not_fit_says_why():
     assert "12345" not in str(caught.value)
 
 
+@dataclass
+class DataRow:
+    cents: int
+    note: str = None  # as many write it: a default is a default
+    tags: list[str] = field(default_factory=list)
+    inner: "DataRow | None" = None
+
+
+class StructRow(msgspec.Struct):
+    cents: int
+    note: str = None
+    tags: list[str] = []
+    inner: "StructRow | None" = None
+
+
+class ModelRow(pydantic.BaseModel):
+    cents: int
+    note: str = None
+    tags: list[str] = []
+    inner: "ModelRow | None" = None
+    shouted: str = ""
+
+    @pydantic.field_validator("shouted", mode="after")
+    @classmethod
+    def _length(cls, value: str) -> int:
+        return len(value)  # of another type than it says: its own business
+
+
+class DictRow(TypedDict):
+    cents: int
+    row: DataRow
+
+
+ROWS = [DataRow, StructRow, ModelRow]
+
+
+def made(cls, **fields):
+    return cls.model_construct(**fields) if cls is ModelRow else cls(**fields)
+
+
+@pytest.mark.parametrize("cls", ROWS)
+def test_fields_of_objects_are_checked_at_any_depth(cls):
+    check = compile_check(dict[str, list[cls]])
+    good = [made(cls, cents=1), made(cls, cents=2, tags=["a"], inner=made(cls, cents=3))]
+    value = {"rows": good}
+    assert check(value) is value
+    wrong = [
+        ({"cents": 100.5}, ".cents", "float"),
+        ({"cents": 1, "tags": ["a", 5]}, ".tags[1]", "int"),
+        ({"cents": 1, "inner": made(cls, cents="1")}, ".inner.cents", "str"),
+        ({"cents": 1, "inner": {"cents": 1}}, ".inner", "dict"),
+    ]
+    for fields, path, got in wrong:
+        with pytest.raises(Mismatch) as caught:
+            check({"rows": [good[0], made(cls, **fields)]})
+        assert (caught.value.path, caught.value.got) == (f"['rows'][1]{path}", got)
+        assert caught.value.is_inside
+    with pytest.raises(Mismatch) as caught:
+        check({"rows": ["text"]})
+    assert not caught.value.is_inside
+
+
+def test_fields_that_a_validator_makes_are_its_own_business():
+    row = ModelRow(cents=1, shouted="ah")
+    assert compile_check(ModelRow)(row) is row
+
+
+def test_objects_inside_a_typed_dict_are_checked():
+    with pytest.raises(Mismatch) as caught:
+        compile_check(DictRow)({"cents": 1, "row": DataRow(100.5)})
+    assert caught.value.path == "['row'].cents"
+
+
+def test_an_object_that_holds_itself_is_left_to_the_codec():
+    class State(TypedDict):
+        row: DataRow
+
+    plan = Graph(State, name="rounds")
+    plan.node(lambda state: None, name="only")
+    plan.edge(START, "only")
+    row = DataRow(1)
+    row.inner = row
+    assert plan.compile().channels["row"].check(row) is row
+
+
 # ------------------------------------------------------------------------------------------- types
 
 
