@@ -33,7 +33,9 @@ class RunSandbox:
                     "'contained'"
                 )
                 raise UsageError(msg, run_id=self._run.row.run_id)
-            self._sandbox = backend.open(self._run.row.tenant, self._run.row.thread)
+            row = self._run.row
+            fence = row.ordinal, row.token
+            self._sandbox = backend.open(row.tenant, row.thread, fence=fence)
         return self._sandbox
 
     async def enter(self, context: NodePort) -> None:

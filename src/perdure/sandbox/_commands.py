@@ -3,16 +3,16 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 from perdure.clock import Services
 from perdure.errors import NotFound, UsageError
 from perdure.sandbox._changes import Changes, changes_of
-from perdure.sandbox._disk import disk_errors, locked
+from perdure.sandbox._disk import disk_errors
 from perdure.sandbox._launching import Ended
 from perdure.sandbox._layers import BASE, Layers, clear, part_name
+from perdure.sandbox._lock import Fence, Lock, held, hold
 from perdure.sandbox._turns import (
     HOME,
     Limits,
@@ -47,8 +47,12 @@ class Backend(Protocol):
         cwd: str,
         given: bytes,
         limits: Limits,
+        lock: Lock,
     ) -> tuple[Ended, bool]:
-        """Execute a turn; return how it ended, and whether it ran out of memory."""
+        """Execute a turn; return how it ended, and whether it ran out of memory.
+
+        The lock is handed to the turn: it is free again when the turn has ended.
+        """
         ...
 
 
@@ -56,9 +60,16 @@ class IsolatedSandbox:
     """The files of one thread, and commands that run over them, one at a time."""
 
     def __init__(
-        self, backend: Backend, folder: Path, layers: Layers, ids: tuple[int, int]
+        self,
+        backend: Backend,
+        folder: Path,
+        layers: Layers,
+        *,
+        ids: tuple[int, int],
+        fence: Fence | None,
     ) -> None:
         """Use the folder."""
+        self._fence = fence
         self._backend = backend
         self._folder = folder
         self._layers = layers
@@ -89,6 +100,7 @@ class IsolatedSandbox:
             UsageError: the sandbox can't be built here, or an argument can't be taken; nothing was
                 executed.
             StoreLocked: another process has been using this sandbox; nothing was executed.
+            LeaseLost: a newer holder of the run uses it; nothing was executed.
 
         Cancel-safe: yes; the command is killed. What it changed stays until `restore`.
         """
@@ -221,7 +233,7 @@ class IsolatedSandbox:
             return await asyncio.to_thread(self._changes, since)
 
     def _changes(self, since: str | None) -> Changes:
-        with disk_errors("look at", self._folder), locked(self._folder / "lock"):
+        with disk_errors("look at", self._folder), held(self._folder, self._fence):
             chain = self._layers.chain(self._layers.head(self._folder))
             since = since or self._layers.head(self._folder)
             if since != BASE and since not in chain:
@@ -251,18 +263,28 @@ class IsolatedSandbox:
             lock = await asyncio.to_thread(self._hold)
             try:
                 return await self._backend.turn(
-                    self, act=act, argv=argv, env=env, cwd=cwd, given=given, limits=limits
+                    self,
+                    act=act,
+                    argv=argv,
+                    env=env,
+                    cwd=cwd,
+                    given=given,
+                    limits=limits,
+                    lock=lock,
                 )
             finally:
                 lock.close()
 
-    def _hold(self) -> ExitStack:
-        """Return the lock of this sandbox, which its `close` lets go of, with all made ready."""
-        with ExitStack() as stack:
-            stack.enter_context(disk_errors("use", self._folder))
-            stack.enter_context(locked(self._folder / "lock"))
-            self._make_ready()
-            return stack.pop_all()
+    def _hold(self) -> Lock:
+        """Return the lock of this sandbox, with all made ready."""
+        with disk_errors("use", self._folder):
+            lock = hold(self._folder, self._fence)
+            try:
+                self._make_ready()
+            except BaseException:
+                lock.close()
+                raise
+            return lock
 
     def _make_ready(self) -> None:
         clear(self._folder)
@@ -292,6 +314,7 @@ class IsolatedSandbox:
             "parts": described,
             "binds": [[source, target] for target, source in shown],
             "staging": str(root),
+            "note": str(self._folder / "turn"),
             "range": list(self._ids),
         }
 
@@ -314,7 +337,7 @@ class IsolatedSandbox:
 
     def _take(self) -> str:
         services = self._backend.services
-        with disk_errors("take a snapshot of", self._folder), locked(self._folder / "lock"):
+        with disk_errors("take a snapshot of", self._folder), held(self._folder, self._fence):
             clear(self._folder)
             if not self._layers.is_changed(self._folder):
                 return self._layers.head(self._folder)
@@ -337,7 +360,7 @@ class IsolatedSandbox:
 
     def _restore(self, snapshot: str | None) -> None:
         wanted = snapshot or BASE
-        with disk_errors("restore", self._folder), locked(self._folder / "lock"):
+        with disk_errors("restore", self._folder), held(self._folder, self._fence):
             self._layers.chain(wanted)
             clear(self._folder)
             self._layers.drop_top(self._folder)

@@ -30,11 +30,11 @@ from perdure.sandbox._disk import (
     boot_id,
     clear_staging,
     disk_errors,
-    locked,
     make_folder,
     put_file,
     remove_folder,
 )
+from perdure.sandbox._lock import Fence, held
 from perdure.sandbox._snapshots import Snapshots
 from perdure.sandbox._tree import (
     Entry,
@@ -75,14 +75,18 @@ class DirectorySandboxes:
     def close(self) -> None:
         """Do nothing: nothing is running. For callers that have one of several backends."""
 
-    def open(self, tenant: str, thread: str) -> "DirectorySandbox":
-        """Return the sandbox of a thread; a new one has an empty tree."""
+    def open(self, tenant: str, thread: str, *, fence: Fence | None = None) -> "DirectorySandbox":
+        """Return the sandbox of a thread; a new one has an empty tree.
+
+        `fence`: of the run that uses it, see `_lock`; None: it is used by hand.
+        """
         tenant_folder = self._root / folder_name(tenant)
         with disk_errors("open", tenant_folder):
             return DirectorySandbox(
                 tenant_folder / "threads" / folder_name(thread),
                 Snapshots(tenant_folder),
                 probe=self._probe,
+                fence=fence,
             )
 
 
@@ -109,8 +113,16 @@ class DirectorySandbox:
         path: the live tree.
     """
 
-    def __init__(self, folder: Path, snapshots: Snapshots, *, probe: Probe = no_probe) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        snapshots: Snapshots,
+        *,
+        probe: Probe = no_probe,
+        fence: Fence | None = None,
+    ) -> None:
         """Use the folder, and make it if need be."""
+        self._fence = fence
         self.path = folder / "tree"
         self._folder = folder
         self._staging = folder / "staging"
@@ -135,6 +147,7 @@ class DirectorySandbox:
             UsageError: special file, over a limit, a file that keeps changing, or a tree that is
                 not whole because a restore was cut short (restore it again). No snapshot was taken.
             StoreError: the disk cannot serve; no snapshot was taken.
+            LeaseLost: a newer holder of the run uses the sandbox; no snapshot was taken.
 
         Durability: the whole snapshot is on disk when this returns. Cancel-safe: yes; it may be
             taken still.
@@ -148,6 +161,7 @@ class DirectorySandbox:
             NotFound: there is no such snapshot; the tree is as it was.
             StoreCorrupt: bytes of the snapshot are missing or changed; the tree is in between.
             StoreError: the disk cannot serve; the tree is in between.
+            LeaseLost: a newer holder of the run uses the sandbox; the tree is as it was.
 
         Durability: none needed, see above. Idempotent: yes. Cancel-safe: yes; it goes on in the
             background, and the next take or restore waits for it.
@@ -160,7 +174,7 @@ class DirectorySandbox:
         await asyncio.to_thread(self._locked, "restore", work)
 
     def _locked(self, act: str, work: Callable[[], Result]) -> Result:
-        with disk_errors(act, self._folder), locked(self._folder / "lock"):
+        with disk_errors(act, self._folder), held(self._folder, self._fence):
             clear_staging(self._staging)
             return work()
 

@@ -3,7 +3,7 @@
 import errno
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -101,22 +101,54 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         StoreLocked: somebody else held it for LOCK_WAIT_S.
     """
-    never = Event()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = acquire(path)
     try:
-        waited_s = 0.0
-        while not _try_lock(descriptor):
-            if waited_s >= LOCK_WAIT_S:
-                msg = (
-                    f"another process has been at work on the sandbox {path.parent} "
-                    f"for {LOCK_WAIT_S:g} s; nothing was changed. See who: fuser -v {path}"
-                )
-                raise StoreLocked(msg, path=str(path.parent))
-            never.wait(LOCK_STEP_S)
-            waited_s += LOCK_STEP_S
         yield
     finally:
         os.close(descriptor)  # which lets go of the lock
+
+
+def acquire(path: Path, on_wait: Callable[[], None] | None = None) -> int:
+    """Return a descriptor that holds the lock file.
+
+    Args:
+        path: the lock file.
+        on_wait: called between tries while somebody else holds it.
+
+    Raises:
+        StoreLocked: somebody else held it for LOCK_WAIT_S.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        is_held = _wait_for_lock(descriptor, on_wait)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if not is_held:
+        os.close(descriptor)
+        raise _busy(path)
+    return descriptor
+
+
+def _wait_for_lock(descriptor: int, on_wait: Callable[[], None] | None) -> bool:
+    never = Event()
+    waited_s = 0.0
+    while not _try_lock(descriptor):
+        if waited_s >= LOCK_WAIT_S:
+            return False
+        if on_wait is not None:
+            on_wait()
+        never.wait(LOCK_STEP_S)
+        waited_s += LOCK_STEP_S
+    return True
+
+
+def _busy(path: Path) -> StoreLocked:
+    msg = (
+        f"another process has been at work on the sandbox {path.parent} for {LOCK_WAIT_S:g} s; "
+        f"nothing was changed. See who: fuser -v {path}"
+    )
+    return StoreLocked(msg, path=str(path.parent))
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -19,6 +19,7 @@ from perdure.sandbox._directory import folder_name
 from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
 from perdure.sandbox._launching import Ended, Launcher, SetUpFailed
 from perdure.sandbox._layers import Layers
+from perdure.sandbox._lock import Fence, Lock
 from perdure.sandbox._network import PORT, Network, WayOut
 from perdure.sandbox._skeleton import make_skeleton, parts_of_host
 from perdure.sandbox._turns import (
@@ -100,8 +101,11 @@ class IsolatedSandboxes:
         """Kill what is running, and the process that starts it. Idempotent."""
         self._launcher.close()
 
-    def open(self, tenant: str, thread: str) -> IsolatedSandbox:
-        """Return the sandbox of a thread; a new one stands on the base."""
+    def open(self, tenant: str, thread: str, *, fence: Fence | None = None) -> IsolatedSandbox:
+        """Return the sandbox of a thread; a new one stands on the base.
+
+        `fence`: of the run that uses it, see `_lock`; None: it is used by hand.
+        """
         tenant_folder = self.root / "tenants" / folder_name(tenant)
         with disk_errors("open", tenant_folder):
             self._prepare()
@@ -113,7 +117,7 @@ class IsolatedSandboxes:
             layers = Layers(tenant_folder, base=base, parts=ats, owner=owner)
             folder = tenant_folder / "threads" / folder_name(thread)
             make_folder(folder)
-            return IsolatedSandbox(self, folder, layers, ids)
+            return IsolatedSandbox(self, folder, layers, ids=ids, fence=fence)
 
     async def capabilities(self) -> Capabilities:
         """Return what isolates here, after having executed something in it.
@@ -174,6 +178,7 @@ class IsolatedSandboxes:
         cwd: str,
         given: bytes,
         limits: Limits,
+        lock: Lock,
     ) -> tuple[Ended, bool]:
         """Execute a turn; return how it ended, and whether it ran out of memory."""
         group = self._cgroups.make(
@@ -185,6 +190,7 @@ class IsolatedSandboxes:
             spec |= {"cgroups": group.entrances, "rlimits": rlimits(limits, group)}
             ended = await self._launcher.turn(
                 spec,
+                lock,
                 given=given,
                 keep_bytes=limits.output_bytes,
                 deadline_s=limits.deadline_s,

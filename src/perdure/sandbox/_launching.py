@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.errors import StoreUnavailable
+from perdure.sandbox._lock import Lock
 from perdure.sandbox._network import Contact, WayOut
 from perdure.sandbox.limits import FLOOD_BYTES_MAX, LAUNCHER_STOP_S, READ_BYTES
 
@@ -147,6 +148,7 @@ class Launcher:
     async def turn(
         self,
         spec: dict[str, Any],
+        lock: Lock,
         *,
         given: bytes,
         keep_bytes: int,
@@ -157,6 +159,7 @@ class Launcher:
 
         Args:
             spec: see `inside.launcher`.
+            lock: of the sandbox; handed over.
             given: standard input.
             keep_bytes: how much of the output is kept, and as much of the errors.
             deadline_s: seconds after which it is killed.
@@ -177,7 +180,7 @@ class Launcher:
             self._ways_out[name] = way_out
         output, errors = _Reading(keep_bytes), _Reading(keep_bytes)
         try:
-            self._send(channel, name, spec, [given, output, errors])
+            self._send(channel, name, spec, [given, output, errors, lock])
             cause = await self._until_ended(name, answer, [output, errors], deadline_s)
             said = answer.result()
             if way_out is not None:
@@ -232,7 +235,7 @@ class Launcher:
     def _send(
         self, channel: socket.socket, name: int, spec: dict[str, Any], streams: list[Any]
     ) -> None:
-        given, output, errors = streams
+        given, output, errors, lock = streams
         source = os.memfd_create("given", os.MFD_CLOEXEC)
         handed = [source]
         try:
@@ -240,13 +243,15 @@ class Launcher:
                 file.write(given)
             os.lseek(source, 0, os.SEEK_SET)
             handed += [output.open(), errors.open()]
+            sent = [*handed, lock.descriptor]
             packet = json.dumps({"id": name, "spec": spec}).encode("utf-8", "surrogateescape")
-            socket.send_fds(channel, [packet], handed)
+            socket.send_fds(channel, [packet], sent)
         except OSError as error:
             self.close()
             msg = f"the launcher of sandboxes doesn't answer: {error}; nothing was executed"
             raise StoreUnavailable(msg) from error
         finally:
+            lock.close()
             for fd in handed:
                 os.close(fd)
 

@@ -5,14 +5,16 @@ in, and it holds connections and keys. The launcher has one OS thread, an empty 
 descriptors but its socket. When the socket ends, because the worker closed it or died, the launcher
 kills every sandbox and ends; when the launcher dies, the kernel kills them.
 
-A request is one packet of JSON; with it come the descriptors of standard input, output and errors:
+A request is one packet of JSON; with it come the descriptors of standard input, output and errors,
+and of the lock that the turn holds:
 
     {"id": 1, "spec": {...}}      start a turn
     {"id": 1, "kill": true}       kill it
 
 The spec: `act` (run, read, write), `argv`, `env`, `cwd`; `parts`, the root first: `at` (where),
 `layers` (topmost first), `base`, `upper`, `work`; `options` of the overlays; `binds` ([source,
-target], read-only); `staging` (an empty folder that a root can be built in); `cgroups` (files to
+target], read-only); `staging` (an empty folder that a root can be built in);
+`note` (a file that is to name the first process: pid and start); `cgroups` (files to
 write a pid to); `rlimits`; `landlock`; `port` (of a listening socket on its loopback; 0: none);
 `range` ([first id, how many]: the ids that the sandbox's ids from 0 on are; of one: rootless).
 
@@ -47,10 +49,11 @@ class Turn:
         said: its last report.
     """
 
-    def __init__(self, name: int, ids: list[int], opener: int, mapped: int) -> None:
+    def __init__(self, name: int, spec: dict[str, Any], opener: int, mapped: int) -> None:
         """Belong to the request of this number."""
         self.name = name
-        self.ids = ids
+        self.ids = spec["range"]
+        self.note = spec["note"]
         self.opener = opener
         self.mapped = mapped
         self.pid = 0
@@ -95,7 +98,7 @@ class Launcher:
     # -- requests ----------------------------------------------------------------------------------
 
     def _asked(self) -> bool:
-        packet, descriptors, _flags, _address = socket.recv_fds(self._channel, PACKET_BYTES_MAX, 3)
+        packet, descriptors, _flags, _address = socket.recv_fds(self._channel, PACKET_BYTES_MAX, 4)
         if not packet:
             return False
         try:
@@ -127,10 +130,11 @@ class Launcher:
                 os.close(fd)
             return
         if opener == 0:
-            turn.open_turn(spec, [*descriptors, report, mapped], userns, self._filter)
+            *streams, lock = descriptors
+            turn.open_turn(spec, [*streams, report, mapped, lock], userns, self._filter)
         os.close(report)
         os.close(mapped)
-        self._turns[heard] = Turn(name, spec["range"], opener, tell)
+        self._turns[heard] = Turn(name, spec, opener, tell)
         self._poll.register(heard, select.POLLIN)
 
     def _mapping(self, ids: list[int]) -> int:
@@ -179,6 +183,7 @@ class Launcher:
         first, count = each.ids
         if count == 1:
             _write_maps(each.pid, first, count)
+        _put(each.note, f"{each.pid} {_started_at(each.pid)}")
         self._tell(each.name, pid=each.pid)
         if each.is_killed:
             each.kill()
@@ -223,6 +228,12 @@ def _write_maps(pid: int, first: int, count: int) -> None:
         _put(f"/proc/{pid}/setgroups", "deny")
     _put(f"/proc/{pid}/uid_map", f"0 {first if count > 1 else os.getuid()} {count}")
     _put(f"/proc/{pid}/gid_map", f"0 {first if count > 1 else os.getgid()} {count}")
+
+
+def _started_at(pid: int) -> str:
+    """Return when a process was started, in ticks: with its number it names it for ever."""
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[19]
 
 
 def _put(path: str, content: str) -> None:

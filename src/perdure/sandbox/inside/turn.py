@@ -47,7 +47,7 @@ LEFT_MAX = 64
 """Processes named that were alive at the end."""
 CHUNK_BYTES = 1 << 16
 
-OUTPUT_FD, ERRORS_FD, REPORT_FD, MAPPED_FD = 1, 2, 3, 4
+OUTPUT_FD, ERRORS_FD, REPORT_FD, MAPPED_FD, LOCK_FD = 1, 2, 3, 4, 5
 
 
 class SetUpError(Exception):
@@ -61,13 +61,14 @@ def open_turn(
 
     Args:
         spec: see `launcher`.
-        descriptors: standard input, output and errors, where to report, and where to wait.
+        descriptors: standard input, output and errors, where to report, where to wait, and the
+            lock of the sandbox, which the first process holds to its end.
         userns: user namespace to be in; 0: make one.
         filter_: for seccomp.
     """
     try:
         _arrange(descriptors, userns)
-        userns = MAPPED_FD + 1 if userns else 0
+        userns = LOCK_FD + 1 if userns else 0
         _open(spec, userns, filter_)
     except BaseException as error:  # noqa: BLE001  # whatever it is, the worker must hear of it
         _report({"failed": _told(error)})
@@ -201,6 +202,7 @@ def _be_command(spec: dict[str, Any], filter_: bytes) -> NoReturn:
     try:
         os.close(REPORT_FD)
         os.close(MAPPED_FD)
+        os.close(LOCK_FD)
         os.setsid()
         os.umask(0o022)
         seccomp.install(filter_)

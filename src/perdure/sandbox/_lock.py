@@ -1,0 +1,122 @@
+"""Who may use a sandbox now: one at a time, and of two holders of its run only the newer one.
+
+The lock is a lock of the kernel on an open file: it ends with whoever has it open. For a turn that
+is the first process of its tree and not the worker, so that a worker which was stopped holds up
+nobody longer than its command runs.
+
+The fence is (ordinal of the run on its thread, fencing token): it rises with every run and every
+claim. A file beside the lock keeps the highest that was seen. Who comes with a lower one was
+replaced, and does nothing. Who comes with a higher one and finds the lock taken ends the command of
+the one that was replaced.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from perdure.errors import LeaseLost
+from perdure.sandbox._disk import acquire
+
+Fence = tuple[int, int]
+"""(ordinal of the run, fencing token)."""
+
+
+class Lock:
+    """The lock of a sandbox, held by this descriptor and all copies of it."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Hold it."""
+        self.descriptor = descriptor
+
+    def close(self) -> None:
+        """Let go of this copy. Idempotent."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def hold(folder: Path, fence: Fence | None) -> Lock:
+    """Return the lock of the sandbox in a folder.
+
+    Args:
+        folder: the sandbox's.
+        fence: of the run that uses it; None: it is used by hand, and nobody is replaced.
+
+    Raises:
+        LeaseLost: a newer holder has used it; nothing was changed.
+        StoreLocked: somebody else has held it for long; nothing was changed.
+    """
+    lock = Lock(acquire(folder / "lock", lambda: _end_replaced(folder, fence)))
+    try:
+        _pass(folder, fence)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def _pass(folder: Path, fence: Fence | None) -> None:
+    seen = _seen(folder)
+    if fence is None or fence == seen:
+        return
+    if seen is not None and fence < seen:
+        msg = (
+            f"the sandbox {folder.name} is used by a newer holder: run {seen[0]} of the thread, "
+            f"token {seen[1]}; this one has {fence[0]} and {fence[1]}. Nothing was changed"
+        )
+        raise LeaseLost(msg, path=str(folder))
+    _write(folder, fence)
+
+
+@contextlib.contextmanager
+def held(folder: Path, fence: Fence | None) -> Iterator[None]:
+    """Hold the lock of a sandbox for a while; raises as `hold`."""
+    lock = hold(folder, fence)
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def _seen(folder: Path) -> Fence | None:
+    try:
+        ordinal, token = (folder / "fence").read_text(encoding="ascii").split()
+        return int(ordinal), int(token)
+    except (FileNotFoundError, ValueError):  # a power failure may have torn it: none is alive then
+        return None
+
+
+def _write(folder: Path, fence: Fence) -> None:
+    fresh = folder / "fence.new"
+    fresh.write_text(f"{fence[0]} {fence[1]}", encoding="ascii")
+    fresh.replace(folder / "fence")
+
+
+def _end_replaced(folder: Path, fence: Fence | None) -> None:
+    """End the turn of a holder that was replaced, if it is one."""
+    seen = _seen(folder)
+    if fence is None or seen is None or fence <= seen:
+        return
+    try:
+        pid, started = (folder / "turn").read_text(encoding="ascii").split()
+    except (FileNotFoundError, ValueError):
+        return
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(int(pid))
+        try:
+            # The number may be another process's by now: not the one that the descriptor is of.
+            if started_at(int(pid)) == started:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def started_at(pid: int) -> str:
+    """Return when a process was started, in ticks of the kernel; empty: it is gone."""
+    try:
+        status = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return status.rpartition(")")[2].split()[19]
