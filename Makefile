@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fault sweep sim mutations soak check fmt bench bench-growth bench-peers bench-seal bench-state clean
+.PHONY: help setup recovery demo test test-all test-fault sweep sim mutations soak check fmt bench bench-growth bench-peers bench-seal bench-state clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ sim: $(READY) ## Play the engine under simulated faults (SEEDS=100 FIRST=0: whic
 
 mutations: $(READY) ## Break rules on purpose, and see whether and how soon the simulator notices
 	@$(BIN)/python -m tests.simulation.mutations
+
+recovery: $(READY) ## Kill workers of an agent that makes 300 shell turns; compare what it finds again
+	@$(BIN)/python -m tests.fault.recovery $(ARGS)
 
 soak: $(READY) ## Execute 200 runs on 3 workers while 50 of them are killed (SEED=number for another course)
 	@$(BIN)/python -m tests.fault.soak --runs 200 --kills 50 $(if $(SEED),--seed $(SEED))
