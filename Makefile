@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup recovery demo test test-all test-fault sweep sim mutations soak check fmt bench bench-growth bench-peers bench-seal bench-state clean
+.PHONY: help setup recovery demo test test-all test-fault sweep sim mutations soak check fmt bench bench-growth bench-peers bench-sandbox bench-seal bench-state clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ bench-growth: $(READY) ## Measure what grows with what is stored (about a quarte
 
 bench-state: $(READY) ## Measure what state costs: bytes, steps, loads, forks
 	@$(BIN)/python -m bench.state $(ARGS)
+
+bench-sandbox: $(READY) ## Measure what commands, snapshots and rollbacks of a sandbox cost
+	@$(BIN)/python -m bench.sandbox $(ARGS)
 
 bench-seal: $(READY) ## Measure what encryption costs
 	@$(BIN)/python -m bench.seal $(ARGS)

@@ -3,8 +3,8 @@
     python -m tests.fault.recovery --turns 300 --kills 30 --seed 1
 
 An agent makes shell turns: edits, installs, deletes, renames, modes, links, sparse files, services,
-and turns that change nothing. The same turns are made by workers that are killed at random instants.
-After each turn everything that can have changed is looked at, and whether the services answer, and
+and turns that change nothing. The same turns are made by workers that are killed at random
+instants. After each turn everything that can have changed, and what the services answer, is
 compared with the undisturbed agent at the same turn: a complete copy, as a digest.
 
 - chat: the journal alone is kept, as agents do that keep their messages: the sandbox begins empty.

@@ -1,0 +1,134 @@
+"""Measure isolated sandboxes: `python -m bench.sandbox [--quick] [--json FILE]`.
+
+Times are wall-clock milliseconds, p50 and p95, in one process, with bubblewrap (where it is
+installed) in the same run as the peer that makes comparable namespaces and keeps no files.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import machine
+from perdure.sandbox import IsolatedSandbox, IsolatedSandboxes
+
+BWRAP = [
+    "bwrap", "--unshare-all", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin",
+    "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64", "--proc", "/proc",
+    "--dev", "/dev", "--tmpfs", "/run", "true",
+]  # fmt: skip
+DEPTHS = (1, 10, 100)
+
+
+async def timed(act: Callable[[], Awaitable[Any]], count: int) -> list[float]:
+    """Return how long each of `count` calls took, in ms."""
+    found = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        await act()
+        found.append((time.perf_counter() - begun) * 1e3)
+    return found
+
+
+async def changed_then(
+    sandbox: IsolatedSandbox, act: Callable[[], Awaitable[Any]], count: int
+) -> list[float]:
+    """Return how long `act` took after a command that changed a file, in ms; the last apart."""
+    found = []
+    for number in range(count):
+        await sandbox.run(f"echo {number} > changed")
+        found += await timed(act, 1)
+    return found
+
+
+async def measure(folder: Path, count: int) -> dict[str, list[float]]:
+    """Return the times of everything, by what was done."""
+    backend = IsolatedSandboxes(folder)
+    found: dict[str, list[float]] = {}
+    try:
+        sandbox = backend.open("bench", "t")
+        await sandbox.run("true")  # starts the launcher
+        found["first command: true"] = await timed(lambda: sandbox.run(["/bin/true"]), count)
+        found["a shell that writes a file"] = await timed(lambda: sandbox.run("echo 1 > f"), count)
+        found["python3 -I -S -c pass"] = await timed(
+            lambda: sandbox.run(["/usr/bin/python3", "-I", "-S", "-c", "pass"]), count
+        )
+        if shutil.which("bwrap"):
+            found["bwrap --unshare-all true"] = await timed(in_bwrap, count)
+        await sandbox.take()
+        found["snapshot of an empty turn"] = await timed(sandbox.take, count)
+        found["changes of an empty turn"] = await timed(sandbox.changes, count)
+        depth = 1
+        for wanted in DEPTHS:
+            while depth < wanted:
+                await sandbox.run(f"echo 1 > layer{depth}")
+                await sandbox.take()
+                depth += 1
+            snapshot = await sandbox.take()
+
+            async def back(snapshot: str = snapshot) -> None:
+                await sandbox.restore(snapshot)
+
+            found[f"rollback at {wanted} layers"] = await changed_then(sandbox, back, count)
+            takes = []
+            for _ in range(count):
+                takes += await changed_then(sandbox, sandbox.take, 1)
+                await back()
+            found[f"checkpoint at {wanted} layers"] = takes
+            found[f"command at {wanted} layers"] = await timed(
+                lambda: sandbox.run(["/bin/true"]), count
+            )
+        found["fork"] = await timed(lambda: forked(backend, snapshot), count)
+    finally:
+        backend.close()
+    return found
+
+
+async def in_bwrap() -> None:
+    """Execute `true` in bubblewrap."""
+    process = await asyncio.create_subprocess_exec(*BWRAP, stderr=subprocess.DEVNULL)
+    await process.wait()
+
+
+async def forked(backend: IsolatedSandboxes, snapshot: str) -> None:
+    """Stand another thread on a snapshot."""
+    await backend.open("bench", f"fork-{time.monotonic_ns()}").restore(snapshot)
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rounds")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    given = parser.parse_args()
+    before = machine.load()
+    with tempfile.TemporaryDirectory(prefix="bench-sandbox-") as folder:
+        found = asyncio.run(measure(Path(folder), 10 if given.quick else 100))
+    table = Table(title=f"sandboxes, ms (load {before} before, {machine.load()} after)")
+    for column in ("what", "p50", "p95", "n"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    rows = {}
+    for what, times in found.items():
+        p95 = sorted(times)[int(len(times) * 0.95)]
+        rows[what] = {"p50_ms": statistics.median(times), "p95_ms": p95, "n": len(times)}
+        table.add_row(what, f"{statistics.median(times):.2f}", f"{p95:.2f}", str(len(times)))
+    once = rows["rollback at 1 layers"]["p50_ms"] + rows["checkpoint at 1 layers"]["p50_ms"]
+    rounds = 60_000 / once
+    table.add_row("checkpoint and rollback, rounds per minute", f"{rounds:,.0f}", "", "")
+    Console().print(table)
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
