@@ -16,6 +16,7 @@ DRIVERS = (
     "boto3",
     "cryptography",
     "httpx",
+    "httpx2",
     "numpy",
     "psycopg",
     "pydantic",

@@ -1,0 +1,101 @@
+"""How functions become tools and agents, and what is refused when they are declared."""
+
+import asyncio
+
+import pytest
+
+from perdure import Limit
+from perdure.agent import Agent, AgentLimits, ScriptedModel, call, tool
+from perdure.errors import GraphInvalid, SettingInvalid, UsageError
+
+
+@tool(kind="pure")
+async def double(number: int) -> int:
+    """Double a number."""
+    return 2 * number
+
+
+def test_a_tool_is_described_by_its_function():
+    @tool(kind="pure")
+    async def find(city: str, days: int = 3, *, unit: str = "C") -> str:
+        """Say how the weather will be.
+
+        Only for the next days.
+
+        Args:
+            city: Where,
+                with its country.
+            days: How many.
+
+        Returns:
+            Text.
+        """
+
+    assert find.spec.name == "find"
+    assert find.spec.description == "Say how the weather will be.\n\nOnly for the next days."
+    properties = find.spec.parameters["properties"]
+    assert properties["city"]["description"] == "Where, with its country."
+    assert properties["days"] == {"description": "How many.", "type": "integer", "default": 3}
+    assert find.spec.parameters["required"] == ["city"]
+    assert find.spec.parameters["additionalProperties"] is False
+    assert find.arguments(call("find", city="Rome")) == {"city": "Rome"}
+
+
+@pytest.mark.parametrize(
+    ("declare", "says"),
+    [
+        (lambda: tool(lambda a: a), "name"),
+        (lambda: tool(_untyped), "no type"),
+        (lambda: tool(kind="keyed", description="d")(_typed), "idempotency_key"),
+        (lambda: tool(_undescribed), "docstring"),
+        (lambda: tool(description="d" * 40_000)(_typed), "bytes"),
+        (lambda: tool(name="a b")(_typed), "64"),
+        (lambda: tool(description="d")(_starred), "by name"),
+        (lambda: tool(description="d")(_odd), "JSON Schema"),
+        (lambda: Agent(name="a", model=ScriptedModel([]), tools=[double, double]), "double"),
+    ],
+)
+def test_what_a_model_could_not_call_is_refused(declare, says):
+    with pytest.raises((GraphInvalid, UsageError), match=says):
+        declare()
+
+
+def _typed(a: int) -> int: ...
+
+
+def _untyped(a):
+    """Do."""
+
+
+def _undescribed(a: int) -> int: ...
+
+
+def _starred(*a: int) -> int: ...
+
+
+def _odd(a: asyncio.Event) -> int: ...
+
+
+def test_limits_must_leave_room():
+    with pytest.raises(SettingInvalid, match="turns_max=0"):
+        AgentLimits(turns_max=0)
+
+
+async def test_replies_at_once_can_be_limited(open_runtime):
+    now, most = 0, []
+
+    class Busy(ScriptedModel):
+        async def reply(self, messages, tools, *, on_chunk):
+            nonlocal now
+            now += 1
+            most.append(now)
+            await asyncio.sleep(0.01)
+            now -= 1
+            return await super().reply(messages, tools, on_chunk=on_chunk)
+
+    agent = Agent(name="shared", model=Busy(["ok"]), calls_at_once=Limit(2, "endpoint"))
+    runtime = await open_runtime(agent)
+    runs = [await runtime.start(agent.graph, {"prompt": str(n)}) for n in range(6)]
+    for run in runs:
+        await run.result(timeout=20)
+    assert max(most) == 2
