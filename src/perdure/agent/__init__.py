@@ -12,6 +12,7 @@ from perdure.agent._messages import (
     Usage,
 )
 from perdure.agent._openai import OpenAIModel
+from perdure.agent._sandbox_tools import sandbox_tools
 from perdure.agent._scripted import ScriptedModel, call
 from perdure.agent._tools import Tool, tool
 
@@ -31,5 +32,6 @@ __all__ = [
     "ToolSpec",
     "Usage",
     "call",
+    "sandbox_tools",
     "tool",
 ]

@@ -81,3 +81,6 @@ SEARCH_BYTES_MAX = 256 * 1024
 
 LEFT_SHOWN_MAX = 5
 """Command lines shown of what a command had left running."""
+
+LINE_BYTES_MAX = 64 * 1024
+"""Bytes of a command, a path or a pattern: what a sandbox takes, with room for variables."""
