@@ -12,7 +12,7 @@ Step = (
     str | ToolCall | Sequence[ToolCall] | Reply | Callable[[Sequence[Message]], "str | Reply | Any"]
 )
 """An answer; a call, or several; a whole reply; or a function of the conversation to one of these,
-which may raise."""
+plain or async, which may raise."""
 
 
 def call(tool: str, /, **arguments: Any) -> ToolCall:
@@ -48,7 +48,10 @@ class ScriptedModel:
             msg = f"the script has {len(self._steps)} steps; there is no reply {number + 1}"
             raise Rejected(msg)
         step: Any = self._steps[number]
-        reply = _as_reply(step(messages) if callable(step) else step)
+        if callable(step):
+            step = step(messages)
+            step = await step if hasattr(step, "__await__") else step
+        reply = _as_reply(step)
         for word in reply.text.splitlines(keepends=True):
             on_chunk(word)
         return reply
