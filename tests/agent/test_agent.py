@@ -1,7 +1,6 @@
 """The loop: turns, tools, approval, limits, and what a crash does not repeat."""
 
 import asyncio
-import datetime as dt
 from collections import Counter
 
 import pytest
@@ -21,55 +20,9 @@ from perdure.agent import (
     tool,
 )
 from perdure.agent.limits import ALIAS_CHARS_MAX, CALLS_MAX, TEXT_CHARS_MAX
+from tests.agent.parts import CountingModel, done, double, results_of, until
 
 pytestmark = pytest.mark.timeout(60)
-
-
-class CountingModel(ScriptedModel):
-    """A script that counts how often it was asked, and keeps what it was shown."""
-
-    def __init__(self, steps):
-        super().__init__(steps)
-        self.asked = []
-
-    async def reply(self, messages, tools, *, on_chunk):
-        self.asked.append((list(messages), list(tools)))
-        return await super().reply(messages, tools, on_chunk=on_chunk)
-
-
-@tool(kind="pure")
-async def double(number: int) -> int:
-    """Double a number."""
-    return 2 * number
-
-
-def results_of(state):
-    return [each.text for each in state.messages if each.role is Role.TOOL]
-
-
-async def done(runtime, agent, prompt="go", **options):
-    run = await runtime.start(agent.graph, {"prompt": prompt}, **options)
-    return await run.result(timeout=20)
-
-
-async def until(condition):
-    for _ in range(2000):
-        if await condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError
-
-
-async def answered(runtime, value, by="ada"):
-    """Answer the next open question and return its text."""
-
-    async def is_asked():
-        return bool(await runtime.asks(open=True))
-
-    await until(is_asked)
-    [ask] = await runtime.asks(open=True)
-    await runtime.answer(ask.id, value, by=by)
-    return ask.question
 
 
 async def test_turns_go_on_until_there_is_an_answer(open_runtime):
@@ -271,67 +224,6 @@ async def test_an_answer_that_was_cut_says_so(open_runtime):
     assert (state.ended, state.answer) == (Ending.CUT, "half of it")
 
 
-# -- approval ----------------------------------------------------------------------------------
-
-
-def payer(paid, **options):
-    @tool(approve=True, **options)
-    async def pay(cents: int) -> str:
-        """Pay somebody."""
-        paid.append(cents)
-        return f"paid {cents}"
-
-    return pay
-
-
-async def test_a_person_allows_or_refuses_and_the_model_is_told(open_runtime):
-    paid = []
-    steps = [call("pay", cents=1), call("pay", cents=2), call("pay", cents=3), "done"]
-    agent = Agent(name="payer", model=CountingModel(steps), tools=[payer(paid)])
-    runtime = await open_runtime(agent)
-    run = await runtime.start(agent.graph, {"prompt": "pay"})
-    question = await answered(runtime, True)
-    assert question == "Agent 'payer' wants to call pay with {\"cents\":1}. Allow it?"
-    await answered(runtime, False)
-    await answered(runtime, "far too much", by="bob")
-    state = await run.result(timeout=10)
-    assert results_of(state) == [
-        "paid 1",
-        "the call was not made: ada refused it",
-        "the call was not made: bob refused it: far too much",
-    ]
-    assert paid == [1]
-    assert len(agent._model.asked) == 4, "no reply was asked for again after a wait"
-
-
-async def test_all_questions_of_a_reply_are_asked_at_once(open_runtime):
-    paid = []
-    calls = [call("pay", cents=1), call("pay", cents=2), call("double", number=1)]
-    agent = Agent(name="both", model=ScriptedModel([calls, "ok"]), tools=[payer(paid), double])
-    runtime = await open_runtime(agent)
-    run = await runtime.start(agent.graph, {"prompt": "pay"})
-
-    async def both():
-        return len(await runtime.asks(open=True)) == 2
-
-    await until(both)
-    for ask in reversed(await runtime.asks(open=True)):
-        await runtime.answer(ask.id, True, by="ada")
-    assert results_of(await run.result(timeout=10)) == ["paid 1", "paid 2", "2"]
-    assert paid == [1, 2]
-
-
-async def test_nobody_allows_it_in_time(on_virtual_time):
-    paid = []
-    pay = payer(paid, approve_within=dt.timedelta(days=2))
-    agent = Agent(name="late", model=ScriptedModel([call("pay", cents=1), "ok"]), tools=[pay])
-    runtime, clock = await on_virtual_time(agent)
-    async with clock.autojump():
-        state = await (await runtime.start(agent.graph, {"prompt": "pay"})).result()
-    assert results_of(state) == ["the call was not made: nobody allowed it in time"]
-    assert paid == []
-
-
 # -- failures ----------------------------------------------------------------------------------
 
 
@@ -430,8 +322,16 @@ async def test_a_tool_that_the_runtime_can_not_serve_fails_the_run(open_runtime)
 # -- durability --------------------------------------------------------------------------------
 
 
-async def test_a_worker_that_goes_on_asks_and_calls_nothing_again(tmp_path):
-    url = f"sqlite:///{tmp_path}/agents.db"
+@pytest.fixture(params=["sqlite", "postgres"])
+def lasting_url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/agents.db"
+    server = request.getfixturevalue("postgres")
+    return server.url(request.getfixturevalue("schema"))
+
+
+async def test_a_worker_that_goes_on_asks_and_calls_nothing_again(lasting_url):
+    url = lasting_url
     asked, made, gate = Counter(), Counter(), asyncio.Event()
 
     def build():

@@ -1,6 +1,7 @@
 """How functions become tools and agents, and what is refused when they are declared."""
 
 import asyncio
+import functools
 
 import pytest
 
@@ -46,6 +47,7 @@ def test_a_tool_is_described_by_its_function():
     [
         (lambda: tool(lambda a: a), "name"),
         (lambda: tool(_untyped), "no type"),
+        (lambda: tool(description="d")(_unfound), "can't be found"),
         (lambda: tool(kind="keyed", description="d")(_typed), "idempotency_key"),
         (lambda: tool(_undescribed), "docstring"),
         (lambda: tool(description="d" * 40_000)(_typed), "bytes"),
@@ -67,6 +69,9 @@ def _untyped(a):
     """Do."""
 
 
+def _unfound(a: "Nowhere") -> int: ...  # noqa: F821  # what this is about
+
+
 def _undescribed(a: int) -> int: ...
 
 
@@ -74,6 +79,16 @@ def _starred(*a: int) -> int: ...
 
 
 def _odd(a: asyncio.Event) -> int: ...
+
+
+def test_partials_and_methods_are_tools():
+    class Shop:
+        def find(self, article: str) -> str:
+            """Find an article."""
+
+    assert tool(kind="pure")(Shop().find).arguments(call("find", article="x")) == {"article": "x"}
+    bound = tool(kind="pure", description="d", name="bound")(functools.partial(_typed, a=3))
+    assert bound.spec.parameters["properties"]["a"]["default"] == 3
 
 
 def test_limits_must_leave_room():

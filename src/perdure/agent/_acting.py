@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from perdure.agent._messages import Message, Role, ToolCall
-from perdure.agent._text import clean, cut
+from perdure.agent._text import clean, cut, plain
 from perdure.agent._tools import ArgumentsInvalid, Tool
 from perdure.agent.limits import ERROR_CHARS_MAX, QUESTION_CHARS_MAX
 from perdure.engine import Context
@@ -104,7 +104,8 @@ class Acting:
         call, found = job.call, job.found
         if not found.approve:
             return None
-        shown = cut(call.arguments, QUESTION_CHARS_MAX)
+        # What is called with, and not what was sent: a key that came twice counts once.
+        shown = plain(cut(as_text(job.given), QUESTION_CHARS_MAX))
         question = f"Agent {self._agent!r} wants to call {call.name} with {shown}. Allow it?"
         try:
             answer = await self._ctx.ask(

@@ -109,6 +109,7 @@ class OpenAIModel:
 
     async def _ask(self, http: Any, key: str, body: bytes, on_chunk: OnChunk) -> Reply:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        headers["Accept-Encoding"] = "identity"  # a small answer never becomes a large one
         if key:
             headers["Authorization"] = f"Bearer {key}"
         timeout = http.Timeout(self._silence_s, connect=CONNECT_S_MAX)

@@ -22,3 +22,13 @@ def cut(text: str, chars_max: int) -> str:
 def numbered(lines: list[str], first: int) -> str:
     """Return lines with their numbers, the first being `first`."""
     return "\n".join(f"{number:>6}  {line}" for number, line in enumerate(lines, first))
+
+
+def plain(text: str) -> str:
+    """Return the text with every character that is not shown as it is written as an escape.
+
+    For people who decide by it: no line break, colour or change of direction hides what it says.
+    """
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )

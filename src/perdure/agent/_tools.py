@@ -66,7 +66,7 @@ class Tool:
             msg = f"tool {chosen!r}: use letters, digits, '_' and '-', at most 64; see tool(name=)"
             raise GraphInvalid(msg, tool=chosen)
         self._type = _arguments_type(chosen, effect.function)
-        text, _ = described(effect.function)
+        text, _ = described(_inner(effect.function))
         self.spec = _checked(
             ToolSpec(
                 name=chosen, description=description or text, parameters=_schema(chosen, self._type)
@@ -164,17 +164,31 @@ def as_tool(thing: Any) -> Tool:
     return thing if isinstance(thing, Tool) else tool(thing)
 
 
-def _bare_name(function: Any) -> str:
+def _inner(function: Any) -> Any:
+    """Return the function under decorators and partials: it has the name, text and types."""
     inner = inspect.unwrap(function)
     while isinstance(inner, functools.partial):
-        inner = inner.func
+        inner = inspect.unwrap(inner.func)
+    return inner
+
+
+def _bare_name(function: Any) -> str:
+    inner = _inner(function)
     return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _hints(name: str, function: Any) -> dict[str, Any]:
+    try:
+        return inspect.get_annotations(_inner(function), eval_str=True)
+    except (NameError, TypeError, SyntaxError) as error:
+        msg = f"tool {name!r}: its types can't be found: {error}; define them in its module"
+        raise GraphInvalid(msg, tool=name) from error
 
 
 def _arguments_type(name: str, function: Any) -> type[Struct]:
     """Return a class whose fields are the parameters that a model gives."""
-    _, texts = described(function)
-    hints = inspect.get_annotations(inspect.unwrap(function), eval_str=True)
+    _, texts = described(_inner(function))
+    hints = _hints(name, function)
     fields: list[Any] = []
     for each in inspect.signature(function).parameters.values():
         if each.name in FILLED_IN:

@@ -85,6 +85,7 @@ class _Delta(Struct):
 
 
 class _Choice(Struct):
+    index: int = 0
     delta: _Delta | None = None
     message: _Delta | None = None
     finish_reason: str | None = None
@@ -142,8 +143,9 @@ class Assembly:
             raise Garbled(msg)
         if piece.usage is not None:
             self._count(piece.usage)
-        for choice in (piece.choices or [])[:1]:
-            self._take(choice)
+        for choice in piece.choices or []:
+            if choice.index == 0:
+                self._take(choice)
 
     def reply(self) -> Reply:
         """Return what came.
