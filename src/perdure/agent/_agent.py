@@ -6,7 +6,7 @@ A turn is a reply of the model (`think`) and the calls that it makes (`act`); ea
 checkpoint. Which way to go depends on the conversation alone.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -98,8 +98,8 @@ class Conversation:
 
 register_type(Conversation, name="perdure.agent.Conversation")
 
-_STREAM: "ContextVar[_Stream]" = ContextVar("perdure_agent_stream")
-"""Where the text of the reply goes that this task waits for; no part of what is asked."""
+_ASKED: "ContextVar[_Asked]" = ContextVar("perdure_agent_asked")
+"""What the reply is to that this task waits for."""
 
 
 class Agent:
@@ -174,8 +174,8 @@ class Agent:
         return graph
 
     def _effect(self, calls_at_once: int | Limit | None) -> Effect[Any, Any]:
-        async def ask(messages: list[Message]) -> Reply:
-            return await self._reply(messages)
+        async def ask(turn: int, messages: int) -> Reply:  # noqa: ARG001  # who asks, and how far
+            return await self._reply(_ASKED.get())
 
         tries = Retry(max_attempts=self.limits.reply_attempts_max, base_s=1.0, cap_s=60.0)
         return Effect(
@@ -188,23 +188,25 @@ class Agent:
             rejects=UsageError,  # a model that is set up wrongly stays so
         )
 
-    async def _reply(self, messages: Sequence[Message]) -> Reply:
-        said = list(messages)
+    async def _reply(self, asked: "_Asked") -> Reply:
+        said = list(asked.messages)
         if self._instructions:
             said.insert(0, Message(role=Role.SYSTEM, text=self._instructions))
-        stream = _STREAM.get()
-        stream.begin()
-        reply = await self._model.reply(said, self._specs, on_chunk=stream.take)
-        stream.flush()
+        asked.stream.begin()
+        reply = await self._model.reply(said, self._specs, on_chunk=asked.stream.take)
+        asked.stream.flush()
         return bounded(reply, said)
 
     async def _think(self, state: Conversation, ctx: Context) -> dict[str, Any]:
         """Ask the model what comes next."""
-        with _streaming(_Stream(ctx, state.turns + 1)):
-            reply = await ctx.call(self._ask, state.messages)
+        turn = state.turns + 1
+        # The conversation is no argument: its digest would cost more with every turn, and tell
+        # nothing. The node's place names it, and its state is the same on every execution.
+        with _asking(_Asked(messages=state.messages, stream=_Stream(ctx, turn))):
+            reply = await ctx.call(self._ask, turn, len(state.messages))
         said = Message(role=Role.ASSISTANT, text=reply.text, tool_calls=reply.tool_calls)
         counted = {
-            "turns": state.turns + 1,
+            "turns": turn,
             "input_tokens": state.input_tokens + reply.usage.input_tokens,
             "output_tokens": state.output_tokens + reply.usage.output_tokens,
         }
@@ -330,10 +332,17 @@ class _Stream:
             self._ctx.emit({"turn": self._turn, "text": text})
 
 
+class _Asked(Struct, frozen=True, kw_only=True):
+    """What is asked in one execution of `think`."""
+
+    messages: list[Message]
+    stream: _Stream
+
+
 @contextmanager
-def _streaming(stream: _Stream) -> Iterator[None]:
-    token = _STREAM.set(stream)
+def _asking(asked: _Asked) -> Iterator[None]:
+    token = _ASKED.set(asked)
     try:
         yield
     finally:
-        _STREAM.reset(token)
+        _ASKED.reset(token)
