@@ -50,7 +50,7 @@ for top in sys.argv[1:]:
 """
 """Prints mode, path and digest of everything in folders: for `python3 -`."""
 
-LISTED = ["/srv", "/workspace", "/root", "/tmp", "/home", "/opt", "/var", "/run"]  # noqa: S108  # of a sandbox
+LISTED = ["/srv", "/etc/perdure", "/workspace", "/root", "/tmp", "/home", "/opt", "/var", "/run"]  # noqa: S108  # of a sandbox
 
 
 @dataclass

@@ -63,6 +63,32 @@ print(report(balances(parse(open(sys.argv[1]).read()), sys.argv[2:])))
 ' "$@"
 """
 
+SERVE = """\
+# Answers with what bin/bills says of the bills in a file: GET /tmp/today?ada&cy
+import subprocess
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+class Bills(BaseHTTPRequestHandler):
+    def do_GET(self):
+        path, _, people = self.path.partition("?")
+        done = subprocess.run(["bin/bills", path, *people.split("&")], capture_output=True)
+        self.send_response(200 if done.returncode == 0 else 500)
+        self.end_headers()
+        self.wfile.write(done.stdout)
+
+    def log_message(self, *_arguments):
+        pass
+
+
+HTTPServer(("127.0.0.1", 8123), Bills).serve_forever()
+"""
+
+ASK = """\
+from urllib.request import urlopen
+print(urlopen("http://127.0.0.1:8123/tmp/today?ada&cy").read().decode())
+"""
+
 STEPS: list[Any] = [
     [call("shell", command="ls -R . && cat README.md"), call("shell", command=TESTS)],
     seen("FAILED", "No module named 'rounding'", then=call("search", pattern="def shares")),
@@ -142,6 +168,7 @@ STEPS: list[Any] = [
     seen("changed", then=call("shell", command=TESTS)),
     seen("exit code 0", "OK", then=call("python", code=CHECK)),
     seen("ada: 8.31\nbob: -4.14\ncy: -4.17", then=call("write", path="bin/bills", content=COMMAND)),
+    seen("written", then=call("write", path="bin/serve", content=SERVE)),
     seen(
         "written",
         then=call(
@@ -150,12 +177,18 @@ STEPS: list[Any] = [
             "echo '2026-11-05;cy;3;tea' > /tmp/today && ./bin/bills /tmp/today ada cy",
         ),
     ),
-    seen("cy: 1.50\nada: -1.50", then=call("shell", command=f"rm /tmp/today && {TESTS}")),
+    seen(
+        "cy: 1.50\nada: -1.50",
+        then=call("start_service", name="bills", command="python3 bin/serve", port=8123),
+    ),
+    seen("bills is up", then=call("python", code=ASK)),
+    seen("exit code 0", "cy: 1.50", then=call("shell", command=f"rm /tmp/today && {TESTS}")),
     seen(
         "exit code 0",
         then="The package rounding was not installed. Amounts with a comma, one digit or a sign "
         "were read wrongly, shares lost cents and were added, amounts below zero were shown "
-        "wrongly, and the report was not in order. All tests pass now; bin/bills is new.",
+        "wrongly, and the report was not in order. All tests pass now; bin/bills and bin/serve, "
+        "which runs as a service, are new.",
     ),
 ]
 

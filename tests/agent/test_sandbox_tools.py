@@ -131,6 +131,32 @@ async def test_search(backend):
     assert "2:    return a - b" in results[5]
 
 
+ASK = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8123/x').read())"
+
+
+async def test_services(backend):
+    serve = "python3 -m http.server 8123 --bind 127.0.0.1"
+    results = await told(
+        backend,
+        call("write", path="x", content="hello"),
+        call("start_service", name="web", command=serve, port=8123),
+        [call("python", code=ASK), call("shell", command="wc -l < /var/log/services/web.log")],
+        call("start_service", name="bad", command="false"),
+        call("start_service", name="../x", command=serve),
+        call("start_service", name="y", command=serve, port=70_000),
+        call("stop_service", name="web"),
+        call("stop_service", name="web"),
+        call("python", code=ASK),
+    )
+    assert [each.is_error for each in results] == [*[False] * 4, *[True] * 3, *[False] * 3]
+    assert results[1].text == "web is up, and will be during every command"
+    assert results[2].text == "exit code 0\n--- output\nb'hello'"
+    assert "bad did not come up, and is not kept" in results[4].text
+    assert results[7].text == "web is stopped"
+    assert results[8].text == "there is no service 'web'"
+    assert "Connection refused" in results[9].text
+
+
 async def test_hostile_paths_and_texts_stay_inside(backend, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("kept-from-them")

@@ -1,4 +1,4 @@
-"""Tools that work in the thread's sandbox: shell, read, write, edit, search, python.
+"""Tools that work in the thread's sandbox: commands, programs, files, services.
 
 They are of kind `contained`: after a crash the sandbox is what it was at the last snapshot, and
 they run again. Their results are worded for a model: how it ended, what came out, what was left
@@ -6,11 +6,14 @@ out.
 """
 
 import posixpath
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from perdure.agent._text import cut, numbered
 from perdure.agent._tools import Tool
 from perdure.agent.limits import (
+    CONTACTS_SHOWN_MAX,
     LEFT_SHOWN_MAX,
     LINE_BYTES_MAX,
     READ_BYTES_MAX,
@@ -18,6 +21,8 @@ from perdure.agent.limits import (
     RESULT_CHARS_MAX,
     SEARCH_BYTES_MAX,
     SEARCH_MATCHES_MAX,
+    SERVICE_CHARS_MAX,
+    SERVICES_MAX,
 )
 from perdure.core.retry import Retry
 from perdure.errors import NotFound, Rejected, StoreLocked, UsageError
@@ -34,7 +39,7 @@ _RETRY = Retry(max_attempts=4, base_s=1.0, cap_s=10.0, on=(StoreLocked,))
 def sandbox_tools(
     *, folder: str = FOLDER, result_chars_max: int = RESULT_CHARS_MAX
 ) -> tuple[Tool, ...]:
-    """Return the tools shell, read, write, edit, search and python.
+    """Return the tools shell, python, read, write, edit, search, start_service and stop_service.
 
     Args:
         folder: of the sandbox, where commands run and relative paths begin.
@@ -44,7 +49,8 @@ def sandbox_tools(
     sandbox=IsolatedSandboxes(path))`.
     """
     box = _Box(folder, result_chars_max)
-    functions = (box.shell, box.read, box.write, box.edit, box.search, box.python)
+    files = (box.read, box.write, box.edit, box.search)
+    functions = (box.shell, box.python, *files, box.start_service, box.stop_service)
     return tuple(_tool(each) for each in functions)
 
 
@@ -152,6 +158,48 @@ class _Box:
         found = cut(ran.output, self._chars_max)
         return "\n".join(filter(None, (found or "[no line matches]", ran.errors.strip())))
 
+    async def start_service(
+        self,
+        name: str,
+        command: str,
+        port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0,
+        *,
+        sandbox: Any,
+    ) -> str:
+        """Have a program, such as a server, run in the background of every later command.
+
+        It is started anew for each command and stopped after it; what it wrote to files is kept.
+        Its log is /var/log/services/NAME.log.
+
+        Args:
+            name: A word of letters, digits and _.
+            command: The command line; it must stay in the foreground.
+            port: Where it answers when it is ready; 0: nowhere.
+            sandbox: Filled in.
+        """
+        if not (name.isascii() and name.isidentifier() and len(name) <= SERVICE_CHARS_MAX):
+            msg = f"{name!r} is no name: use letters, digits and _"
+            raise Rejected(msg)
+        known = {str(each["name"]) for each in await _able(sandbox).services()} - {name}
+        if len(known) >= SERVICES_MAX:
+            msg = f"there are {len(known)} services: {', '.join(sorted(known))}; stop one first"
+            raise Rejected(msg)
+        state = await sandbox.start_service(name, _line(command), port=port, cwd=self._folder)
+        if not state.is_up:
+            msg = f"{name} did not come up, and is not kept: {state.reason}"
+            raise Rejected(msg)
+        return f"{name} is up, and will be during every command"
+
+    async def stop_service(self, name: str, *, sandbox: Any) -> str:
+        """Have a service run no more.
+
+        Args:
+            name: Of the service.
+            sandbox: Filled in.
+        """
+        was_there = await _able(sandbox).stop_service(name)
+        return f"{name} is stopped" if was_there else f"there is no service {name!r}"
+
     def _path(self, path: str) -> str:
         return posixpath.join(self._folder, _line(path))
 
@@ -189,6 +237,16 @@ class _Box:
         )
         if ran.is_cut:
             parts.append("[it printed more than was kept: the end is missing]")
+        parts.extend(
+            f"[service {each.name} was not up: {each.reason}]"
+            for each in ran.services
+            if not each.is_up
+        )
+        parts.extend(
+            f"[the network refused {each.host}:{each.port}: {each.reason}]"
+            for each in ran.contacts[:CONTACTS_SHOWN_MAX]
+            if each.reason
+        )
         if ran.left:
             shown = "; ".join(ran.left[:LEFT_SHOWN_MAX])
             parts.append(f"[{len(ran.left)} processes were left running, and stopped: {shown}]")

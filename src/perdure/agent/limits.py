@@ -84,3 +84,12 @@ LEFT_SHOWN_MAX = 5
 
 LINE_BYTES_MAX = 64 * 1024
 """Bytes of a command, a path or a pattern: what a sandbox takes, with room for variables."""
+
+CONTACTS_SHOWN_MAX = 20
+"""Connections of a command that are looked at for refused ones."""
+
+SERVICE_CHARS_MAX = 64
+"""Characters of the name of a service."""
+
+SERVICES_MAX = 8
+"""Services of one sandbox that a model may start: each is started for every command."""
