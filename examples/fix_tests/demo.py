@@ -26,7 +26,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from examples.fix_tests.fixing import Fixing, build, sandboxes
+from examples.fix_tests.fixing import Fixing, graph, sandboxes
 from examples.fix_tests.script import STEPS
 from examples.licences.fleet import Child, ChildFailed, start_child
 from perdure import Event, PerdureError, Run, Runtime
@@ -54,6 +54,7 @@ class Outcome:
     state: Fixing
     seconds: float
     kills: list[Kill] = field(default_factory=list)
+    is_replayed: bool = False
     undisturbed: Fixing | None = None
     undisturbed_s: float = 0.0
     checks: dict[str, bool] = field(default_factory=dict)
@@ -127,12 +128,14 @@ class Demo:
         self._is_over = False
         keeping = asyncio.create_task(self._keep_worker(name, store))
         try:
-            async with Runtime.open(store, graphs=[build()], worker=False) as runtime:
+            async with Runtime.open(store, graphs=[graph], worker=False) as runtime:
                 started_s = time.monotonic()
-                run = await runtime.start("fix-tests", Fixing(), thread=name)
+                run = await runtime.start(graph, Fixing(), thread=name)
                 self._say(f"{name}: {kills} kills; run {run.id}")
                 state, done = await self._accompany(run, name, kills, keeping)
-                return Outcome(state, time.monotonic() - started_s, done)
+                seconds = time.monotonic() - started_s
+                replayed = await runtime.replay(run.id, graph=graph)
+                return Outcome(state, seconds, done, is_replayed=replayed.is_clean)
         finally:
             self._is_over = True
             if self._worker is not None:
@@ -220,6 +223,7 @@ class Demo:
             f"the worker was killed {self._options.kills} times": (
                 len(outcome.kills) == self._options.kills
             ),
+            "replayed from its journal it does the same": outcome.is_replayed,
         }
         before = outcome.undisturbed
         if before is not None:

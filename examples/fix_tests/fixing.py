@@ -146,3 +146,7 @@ def sandboxes(root: Path) -> IsolatedSandboxes:
     env = {"PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_CACHE_DIR": "1"}
     env["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     return IsolatedSandboxes(root, env=env, limits=Limits(deadline_s=120))
+
+
+graph = build()
+"""With the scripted model: for `perdure replay RUN examples.fix_tests.fixing:graph`."""
