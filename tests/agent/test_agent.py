@@ -92,8 +92,6 @@ async def test_free_calls_run_at_once_and_others_in_order(open_runtime):
     calls = [call(name, number=n) for n in (1, 2) for name in ("free", "keyed", "alone")]
     model = ScriptedModel([calls, "done"])
     tools = [worker("free", "pure"), worker("keyed", "keyed"), worker("alone", "once")]
-    for each in tools:
-        each.effect.name = each.name
     agent = Agent(name="workers", model=model, tools=tools)
     runtime = await open_runtime(agent)
     state = await done(runtime, agent)
@@ -317,6 +315,38 @@ async def test_a_tool_that_the_runtime_can_not_serve_fails_the_run(open_runtime)
     runtime = await open_runtime(agent)
     with pytest.raises(RunFailed, match="has no sandbox"):
         await done(runtime, agent)
+
+
+async def test_a_thread_whose_run_failed_in_a_call_can_go_on(open_runtime, tmp_path):
+    @tool(kind="contained")
+    async def touch(path: str, *, sandbox) -> str:
+        """Touch."""
+        return "touched"
+
+    steps = [call("touch", path="x"), "I see."]
+    agent = Agent(name="again", model=ScriptedModel(steps), tools=[touch])
+    url = f"sqlite:///{tmp_path}/again.db"
+    runtime = await open_runtime(agent, url=url)
+    with pytest.raises(RunFailed, match="has no sandbox"):
+        await done(runtime, agent, thread="t")
+    state = await done(runtime, agent, "and now?", thread="t")
+    assert [each.role.value for each in state.messages] == [
+        *["user", "assistant", "tool", "user", "assistant"]
+    ]
+    assert "whether it was done is not known" in state.messages[2].text
+    assert state.messages[2].call_id == state.messages[1].tool_calls[0].id
+
+
+async def test_a_conversation_can_be_given_as_json(open_runtime):
+    agent = Agent(name="given", model=ScriptedModel(["first", "second"]))
+    runtime = await open_runtime(agent)
+    said = [
+        {"role": "user", "text": "one"},
+        {"role": "assistant", "text": "first"},
+        {"role": "user", "text": "two"},
+    ]
+    run = await runtime.start(agent.graph, {"messages": said})
+    assert (await run.result(timeout=10)).answer == "second"
 
 
 # -- durability --------------------------------------------------------------------------------

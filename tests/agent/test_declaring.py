@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from perdure import Limit
-from perdure.agent import Agent, AgentLimits, ScriptedModel, call, tool
+from perdure.agent import Agent, AgentLimits, ScriptedModel, Tool, call, tool
 from perdure.errors import GraphInvalid, SettingInvalid, UsageError
 
 
@@ -55,6 +55,12 @@ def test_a_tool_is_described_by_its_function():
         (lambda: tool(description="d")(_starred), "by name"),
         (lambda: tool(description="d")(_odd), "JSON Schema"),
         (lambda: Agent(name="a", model=ScriptedModel([]), tools=[double, double]), "double"),
+        (
+            lambda: Agent(
+                name="a", model=ScriptedModel([]), tools=[double, Tool(double.effect, name="twice")]
+            ),
+            "are the effect",
+        ),
     ],
 )
 def test_what_a_model_could_not_call_is_refused(declare, says):

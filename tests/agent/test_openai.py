@@ -68,6 +68,11 @@ async def test_a_conversation_is_asked_as_the_protocol_has_it():
     assert asked["tools"][0]["function"]["parameters"]["required"] == ["a"]
 
 
+async def test_what_a_person_said_in_a_row_is_sent_as_one():
+    _, endpoint = await reply_to(text_reply(), messages=[*ASKED, *ASKED])
+    assert [each["content"] for each in endpoint.asked[0]["messages"]] == ["hello?\n\nhello?"]
+
+
 async def test_without_a_key_none_is_sent():
     _, endpoint = await reply_to(text_reply())
     assert "authorization" not in endpoint.headers[0]

@@ -249,7 +249,11 @@ class Agent:
 
 def _begin(state: Conversation) -> dict[str, Any]:
     """Take in what a person says, and count from nothing."""
-    if not state.prompt and (not state.messages or state.messages[-1].role is Role.ASSISTANT):
+    said = _unanswered(state.messages)
+    if state.prompt:
+        said.append(Message(role=Role.USER, text=state.prompt))
+    newest = [*state.messages[-1:], *said][-1:]
+    if not newest or newest[0].role is Role.ASSISTANT:
         msg = (
             "nothing was said to the agent: start it with "
             '{"prompt": "..."}, or with messages that end with a person\'s'
@@ -257,7 +261,7 @@ def _begin(state: Conversation) -> dict[str, Any]:
         raise UpdateInvalid(msg)
     return {
         "prompt": "",
-        "messages": [Message(role=Role.USER, text=state.prompt)] if state.prompt else [],
+        "messages": said,
         "answer": "",
         "ended": None,
         "turns": 0,
@@ -267,6 +271,19 @@ def _begin(state: Conversation) -> dict[str, Any]:
         "last_round": "",
         "silences": 0,
     }
+
+
+def _unanswered(messages: list[Message]) -> list[Message]:
+    """Return results for the calls of a run that ended before it had any: endpoints insist on them.
+
+    Nobody knows what became of such a call: the model is told so.
+    """
+    calls = messages[-1].tool_calls if messages else ()
+    text = "the run ended before there was a result; whether it was done is not known"
+    return [
+        Message(role=Role.TOOL, text=text, call_id=each.id, name=each.name, is_error=True)
+        for each in calls
+    ]
 
 
 def _after_think(state: Conversation) -> Any:
@@ -281,6 +298,11 @@ def _after_act(state: Conversation) -> Any:
 
 def _by_name(agent: str, tools: list[Tool]) -> dict[str, Tool]:
     found = {each.name: each for each in tools}
+    effects = [each.effect.name for each in tools]
+    if len(found) == len(tools) > len(set(effects)):
+        same = sorted({name for name in effects if effects.count(name) > 1})
+        msg = f"agent {agent!r}: several tools are the effect {', '.join(same)}; see effect(name=)"
+        raise GraphInvalid(msg, agent=agent)
     if len(found) < len(tools):
         names = [each.name for each in tools]
         twice = sorted({name for name in names if names.count(name) > 1})

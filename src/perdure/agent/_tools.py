@@ -156,7 +156,8 @@ def _declare(options: Mapping[str, Any], function: Any) -> Tool:
             msg = f"tool of effect {function.name!r}: {', '.join(rest)} are said by the effect"
             raise GraphInvalid(msg, effect=function.name)
         return Tool(function, **own)
-    return Tool(Effect(function, **rest), **own)
+    # Functions made in a loop have one name; what tells the tools apart tells their calls apart.
+    return Tool(Effect(function, name=own.get("name"), **rest), **own)
 
 
 def as_tool(thing: Any) -> Tool:

@@ -30,7 +30,7 @@ def request_body(
     """Return the request. Options replace what is there; one that is None is left out."""
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_message(each) for each in messages],
+        "messages": [_message(each) for each in _alternating(messages)],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -38,6 +38,17 @@ def request_body(
         body["tools"] = [{"type": "function", "function": each} for each in tools]
     body.update(options)
     return msgspec.json.encode({key: item for key, item in body.items() if item is not None})
+
+
+def _alternating(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with what a person said in a row as one: some servers insist on it."""
+    merged: list[Message] = []
+    for each in messages:
+        if merged and each.role is Role.USER and merged[-1].role is Role.USER:
+            merged[-1] = Message(role=Role.USER, text=f"{merged[-1].text}\n\n{each.text}")
+        else:
+            merged.append(each)
+    return merged
 
 
 def _message(message: Message) -> dict[str, Any]:
