@@ -59,6 +59,10 @@ def test_importing_perdure_pulls_in_no_driver():
     assert output_of(LOADED) == ""
 
 
+def test_importing_agents_pulls_in_no_driver():
+    assert output_of(LOADED.replace("import perdure\n", "import perdure.agent\n")) == ""
+
+
 def test_import_time_is_shown(record_property):
     milliseconds = min(float(output_of(TIMED)) for _ in range(3))
     record_property("figure", f"import perdure: {milliseconds} ms, best of 3 (shown, not judged)")
