@@ -120,3 +120,16 @@ async def test_replies_at_once_can_be_limited(open_runtime):
     for run in runs:
         await run.result(timeout=20)
     assert max(most) == 2
+
+
+async def test_each_agent_has_a_limit_of_its_own(open_runtime):
+    agents = [
+        Agent(name=f"agent-{number}", model=ScriptedModel(["ok"]), calls_at_once=number)
+        for number in (1, 2)
+    ]
+    runtime = await open_runtime(*agents)
+    for agent in agents:
+        run = await runtime.start(agent.graph, {"prompt": "?"})
+        assert (await run.result(timeout=10)).answer == "ok"
+    with pytest.raises(GraphInvalid, match="limit="):
+        Agent(name="none", model=ScriptedModel([]), calls_at_once=0)

@@ -177,6 +177,8 @@ class Agent:
         async def ask(turn: int, messages: int) -> Reply:  # noqa: ARG001  # who asks, and how far
             return await self._reply(_ASKED.get())
 
+        if isinstance(calls_at_once, int):  # of this agent: all agents' effect has one name
+            calls_at_once = Limit(calls_at_once, f"agent {self.name}")
         tries = Retry(max_attempts=self.limits.reply_attempts_max, base_s=1.0, cap_s=60.0)
         return Effect(
             ask,
