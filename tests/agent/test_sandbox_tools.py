@@ -63,7 +63,8 @@ async def test_commands_and_programs(backend):
     assert results[3] == "exit code 0\n--- output\n10"
     assert results[4].startswith("exit code 1\n--- errors\nTraceback")
     assert "ZeroDivisionError" in results[4]
-    assert "1 processes were left running, and stopped: sleep 1000" in results[5]
+    assert "[left running, and stopped (1): " in results[5]
+    assert "sleep 1000" in results[5], "under its own name, or still that of its shell"
     assert results[6] == "exit code 0"
 
 

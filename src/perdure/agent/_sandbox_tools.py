@@ -249,7 +249,7 @@ class _Box:
         )
         if ran.left:
             shown = "; ".join(ran.left[:LEFT_SHOWN_MAX])
-            parts.append(f"[{len(ran.left)} processes were left running, and stopped: {shown}]")
+            parts.append(f"[left running, and stopped ({len(ran.left)}): {shown}]")
         return "\n".join(parts)
 
 
