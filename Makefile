@@ -21,10 +21,10 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup recovery demo test test-all test-fault sweep sim mutations soak check fmt bench bench-growth bench-peers bench-sandbox bench-seal bench-state clean
+.PHONY: help setup demo demo-sandbox test test-all test-fault sweep sim mutations soak recovery check fmt bench bench-growth bench-peers bench-sandbox bench-seal bench-state clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with Perdure and its tools (the other targets do it by themselves)
 
@@ -37,6 +37,9 @@ $(STAMP): pyproject.toml
 
 demo: $(READY) ## Show Perdure at work
 	@$(BIN)/python -m examples.licences.demo
+
+demo-sandbox: $(READY) ## Show an agent repairing a project while its worker is killed (ARGS='--kills 8')
+	@$(BIN)/python -m examples.fix_tests.demo $(ARGS)
 
 test: $(READY) ## Run all tests but the slow ones (TESTS=path to run some)
 	@$(PYTEST) -n 2 -m "not slow" $(TESTS)

@@ -90,6 +90,10 @@ NEXT: dict[type[PerdureError], str] = {
     errors.ResultTimedOut: "Wait again; `perdure show RUN_ID` says what the run waits for.",
     errors.StepLimitReached: "Look for a loop that never ends, or raise the graph's limit.",
     errors.Rejected: "Catch it in the node where the other side may refuse.",
+    errors.ModelUnavailable: (
+        "Nothing, while it is tried again. If the run failed of it: look at the endpoint, then "
+        "start a run on the same thread; the conversation is kept."
+    ),
     errors.LeaseLost: "Nothing is to be done: the other holder goes on with the run.",
     errors.ReplayDiverged: (
         "Make the code before the call the same on every execution (`ctx.now`, `ctx.random`, "

@@ -1,9 +1,9 @@
 """Write `tests/public/exports.txt`, the snapshot of the public API; with `--check`, compare it.
 
-One line for each name of the facade: what it is, and for what can be called its parameters (names,
-kinds, and whether there is a default; annotations are left out, as Python versions spell them
-differently). A difference is a reviewed decision: run it as `PYTHONPATH=src python
-tools/exports.py` and explain the change in CHANGELOG.md.
+One line for each name of the facade, and of the rooms that are public by themselves: what it is,
+and for what can be called its parameters (names, kinds, and whether there is a default; annotations
+are left out, as Python versions spell them differently). A difference is a reviewed decision: run
+it as `PYTHONPATH=src python tools/exports.py` and explain the change in CHANGELOG.md.
 """
 
 import difflib
@@ -12,14 +12,21 @@ import sys
 from pathlib import Path
 
 import perdure
+import perdure.agent
+
+ROOMS = {"": perdure, "agent.": perdure.agent}
 
 SNAPSHOT = Path(__file__).resolve().parent.parent / "tests" / "public" / "exports.txt"
 
 
 def snapshot() -> str:
-    """Return the snapshot of `perdure.__all__`, one sorted line for each name."""
+    """Return the snapshot, one line for each name, sorted within its room."""
     return "".join(
-        sorted(f"{name}{described(getattr(perdure, name))}\n" for name in perdure.__all__)
+        line
+        for prefix, room in ROOMS.items()
+        for line in sorted(
+            f"{prefix}{name}{described(getattr(room, name))}\n" for name in room.__all__
+        )
     )
 
 

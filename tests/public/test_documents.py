@@ -56,6 +56,7 @@ def test_the_program_of_the_readme_runs(tmp_path):
     [
         "README.md",
         "docs/guide.md",
+        "docs/agents.md",
         "docs/simulator.md",
         "docs/time-travel.md",
         "docs/audit.md",
@@ -66,6 +67,21 @@ def test_the_program_of_the_readme_runs(tmp_path):
 def test_python_in_documents_is_python(name):
     for block in blocks(name):
         compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.timeout(120)
+def test_the_agent_of_the_agents_page_runs(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (tmp_path / "shop.py").write_text(blocks("docs/agents.md")[0], encoding="utf-8")
+    done = python(tmp_path, "shop.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("Agent 'shop' wants to call order with {")
+    assert done.stdout.count("POST /orders 2 x tea key=") == 1
+    assert done.stdout.splitlines()[-1] == "answered 3 turns: Two teas come."
+    again = ("--thread", "c-13", "--store", "sqlite:///shop.db")
+    prompt = '{"prompt": "Two teas, please."}'
+    waiting = python(tmp_path, "-m", "perdure", "run", "shop.py:graph", "--input", prompt, *again)
+    assert waiting.returncode == 13, waiting.stderr
 
 
 def test_the_report_graph_of_the_guide_runs():

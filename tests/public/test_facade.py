@@ -16,6 +16,7 @@ DRIVERS = (
     "boto3",
     "cryptography",
     "httpx",
+    "httpx2",
     "numpy",
     "psycopg",
     "pydantic",
@@ -56,6 +57,10 @@ def test_exports_exist_and_are_listed_once():
 
 def test_importing_perdure_pulls_in_no_driver():
     assert output_of(LOADED) == ""
+
+
+def test_importing_agents_pulls_in_no_driver():
+    assert output_of(LOADED.replace("import perdure\n", "import perdure.agent\n")) == ""
 
 
 def test_import_time_is_shown(record_property):

@@ -44,6 +44,7 @@ now, whether trying again can help, and the next command. The tree:
     |   +-- TypeUnknown           a stored type that this process has not registered
     |   +-- RecordErased          journal records that were erased on purpose
     |   +-- ExportInvalid         a file that is no audit export, or a damaged one
+    +-- ModelUnavailable          the endpoint of a model can't be reached, or sent what is no reply
     +-- InvariantBroken           a bug in Perdure
 
 `Rejected` is the one that users raise: an effect raises it to say that the other side refused and
@@ -70,6 +71,7 @@ from perdure.errors._tree import (
     KeyUnusable,
     LeaseLost,
     MigrationFailed,
+    ModelUnavailable,
     NeedsDecision,
     NodeTimedOut,
     NotFound,
@@ -127,6 +129,7 @@ __all__ = [
     "KeyUnusable",
     "LeaseLost",
     "MigrationFailed",
+    "ModelUnavailable",
     "NeedsDecision",
     "NodeTimedOut",
     "NotFound",

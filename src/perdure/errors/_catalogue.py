@@ -86,6 +86,7 @@ CATALOGUE: dict[type[tree.PerdureError], CatalogueEntry] = {
     tree.ExportInvalid: _entry("PD703", 422, 41, 0),
     tree.InvariantBroken: _entry("PD900", 500, 70, 0),
     tree.Rejected: _entry("PD412", 502, 10, 0),
+    tree.ModelUnavailable: _entry("PD413", 502, 10, 1),
 }
 
 

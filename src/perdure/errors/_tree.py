@@ -278,6 +278,10 @@ class InvariantBroken(PerdureError):
     """A bug in Perdure: a rule that always holds did not."""
 
 
+class ModelUnavailable(PerdureError):
+    """The endpoint of a model can't be reached, or what it sent is no reply; it is asked again."""
+
+
 class Rejected(PerdureError):
     """Raise this in an effect: the other side refused, and nothing happened.
 

@@ -1,0 +1,1 @@
+"""Shared bills: read them, split them, say who owes what."""
