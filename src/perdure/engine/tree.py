@@ -1,14 +1,14 @@
 """A thread with its runs and steps, where it was forked from, and where it was forked, nested.
 
 Theory: a fork's start record names its origin. The other direction is in the fork's row
-(`branches.FORK_MARK`), so that the forks of a thread are found by looking through rows of runs of
+(`branches.fork_origin`), so that the forks of a thread are found by looking through rows of runs of
 its graphs, newest first, back to the time when the thread began; no journal is read for it, but for
 forks that an older Perdure made, whose rows say only that they are forks.
 """
 
 from msgspec import Struct
 
-from perdure.engine.branches import FORK_MARK
+from perdure.engine.branches import fork_origin
 from perdure.engine.compare import started_of
 from perdure.engine.environment import Environment
 from perdure.engine.limits import FORK_DEPTH_MAX, FORKS_SCANNED_MAX, SCAN_PAGE
@@ -129,9 +129,10 @@ class _Search:
     async def _keep(self, row: RunRow) -> None:
         if row.ordinal != 1 or row.start_key is not None:
             return
-        if row.input_digest.startswith(FORK_MARK):
-            checkpoint, _mark, thread = row.input_digest.removeprefix(FORK_MARK).partition(":")
-            self._forks.setdefault(thread, []).append((int(checkpoint), row))
+        origin = fork_origin(row)
+        if origin is not None:
+            checkpoint, thread = origin
+            self._forks.setdefault(thread, []).append((checkpoint, row))
         elif not row.input_digest:
             started = await started_of(self.engine, row)
             if started.origin_thread is not None and started.origin_checkpoint is not None:

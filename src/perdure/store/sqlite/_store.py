@@ -56,6 +56,7 @@ from perdure.store.sqlite import _append, _keys, _mail, _orders, _pages, _querie
 from perdure.store.sqlite._connect import connect_reader, connect_writer
 from perdure.store.sqlite._liveness import LockFolder
 from perdure.store.sqlite._os_thread import ConnectionThread, Writer
+from perdure.store.sqlite._retention import SqliteRetention
 from perdure.store.sqlite._session import Call, Operation, Session, run_guarded
 from perdure.store.sqlite._url import parse_url
 from perdure.store.sqlite.limits import POLL_S
@@ -89,7 +90,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class SqliteStore:
+class SqliteStore(SqliteRetention):
     """A store in one SQLite file.
 
     URL: `sqlite:///relative.db` or `sqlite:////absolute.db`; options in the query: `busy_timeout_s`
