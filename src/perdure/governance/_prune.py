@@ -180,6 +180,7 @@ async def prune(
     # crash-point: prune.collected
     runtime.engine.services.probe("prune.collected")
     done.compacted = await runtime.engine.store.compact(rewrite=rewrite)
+    runtime.engine.capacity.forget()
     return done
 
 

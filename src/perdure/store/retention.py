@@ -131,7 +131,7 @@ class RetentionStore(Protocol):
         ...
 
     async def free_bytes(self) -> int | None:
-        """Return how much more room there is for the store; None: it can't tell."""
+        """Return how much room is left for new runs; below 0: none; None: it can't tell."""
         ...
 
     async def set_quota(self, quota: QuotaRow) -> None:

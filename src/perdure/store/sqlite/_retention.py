@@ -117,11 +117,12 @@ class SqliteRetention:
         return found
 
     async def free_bytes(self) -> int | None:
-        """Return how much room there is on the disk of the file."""
+        """Return how much room there is on the disk of the file, without the reserve."""
         try:
-            return shutil.disk_usage(self._options.path.parent).free
+            free = shutil.disk_usage(self._options.path.parent).free
         except OSError:
             return None
+        return free - int(self._options.reserve_mb * 1024 * 1024)
 
     async def set_quota(self, quota: QuotaRow) -> None:
         """Insert or replace a quota."""

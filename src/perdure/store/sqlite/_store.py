@@ -95,7 +95,8 @@ class SqliteStore(SqliteRetention):
 
     URL: `sqlite:///relative.db` or `sqlite:////absolute.db`; options in the query: `busy_timeout_s`
         (10: how long a write waits for another process), `max_pages` (a quota, in pages of 4 KiB),
-        `flush_delay_ms` (sleep after each commit; stands for a slow disk in benchmarks).
+        `flush_delay_ms` (sleep after each commit; stands for a slow disk in benchmarks),
+        `reserve_mb` (64: room on the disk that starts leave to runs under way, in MiB).
 
     One object serves one event loop; several objects and processes may open the same file. A
     process that forks without exec must not use the store in the child.

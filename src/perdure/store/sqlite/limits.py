@@ -39,3 +39,6 @@ HOLD_PAUSE_S = 0.01
 REWRITE_BYTES_MAX = 256 * 1024 * 1024
 """Used bytes of a file that is rewritten without being asked for: other writers wait about a second
 meanwhile."""
+
+RESERVE_MB = 64.0
+"""Room on the disk, in MiB, below which no run is started: those under way can go on."""
