@@ -207,6 +207,7 @@ class _Plan:
         self.runs = runs
         self.points: list[Point] = []
         self.copies: list[Copy] = []
+        self.noted: tuple[CopyRow, ...] = ()
         self.readable: set[int] = set()
         self.moves: set[Place] = set()
         self.tags: frozenset[tuple[str, int]] = frozenset()
@@ -289,11 +290,15 @@ class _Prune:
         """Return the thread's copies by `made_at`, and the one that its newest state is read by."""
         row = plan.row
         rows = await self._store.find_copies(row.tenant, row.thread)
-        copies = [await self._copy(plan, each) for each in reversed(rows)]
-        if not row.base_seq:
-            return copies, BEGINNING
-        base = CopyRow(made_at=0, ordinal=row.base_ordinal, seq=row.base_seq)
-        return copies, await self._copy(plan, base)
+        copies = {each.made_at: await self._copy(plan, each) for each in reversed(rows)}
+        line = BEGINNING
+        if row.base_seq:
+            base = CopyRow(made_at=0, ordinal=row.base_ordinal, seq=row.base_seq)
+            line = await self._copy(plan, base)
+            if line.made_at not in copies:  # it is of before there was an index
+                copies[line.made_at] = line
+                plan.noted = (replace(base, made_at=line.made_at),)
+        return [copy for _made_at, copy in sorted(copies.items())], line
 
     async def _copy(self, plan: _Plan, row: CopyRow) -> Copy:
         """Return a copy with the place that it lets folding start at.
@@ -411,6 +416,7 @@ class _Batch:
             frames=tuple(self.frames),
             effects=tuple(self.effects),
             tags=self._plan.tags,
+            copies=self._plan.noted,
         )
 
 

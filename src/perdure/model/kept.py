@@ -60,6 +60,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
         frames: of the run.
         effects: of its ledger, with what is left of their request and result.
         tags: (name, checkpoint) of the thread's tags, as they were when it was decided what goes.
+        copies: that what is kept will be read by, and that may not be in the index yet.
     """
 
     run_id: RunId
@@ -69,6 +70,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     frames: tuple[FrameErasure, ...]
     effects: tuple[EffectRow, ...] = ()
     tags: frozenset[tuple[str, int]] = frozenset()
+    copies: tuple[CopyRow, ...] = ()
 
 
 class Erased(msgspec.Struct, frozen=True):

@@ -199,6 +199,10 @@ def _erase(tables: Tables, erasure: Erasure) -> Erased | NotErased:
     )
     if reason is not None or row is None:
         return NotErased(reason or "")
+    for copy in erasure.copies:
+        place = (row.tenant, row.thread, copy.made_at)
+        if place not in tables.copies:
+            tables.put(tables.copies, place, copy)
     count = _erase_frames(tables, row, frames, erasure)
     for effect in erasure.effects:
         known = tables.effects.get(effect.effect_id)

@@ -49,9 +49,9 @@ class RetentionStore(Protocol):
     async def erase(self, erasure: Erasure) -> Erased | NotErased:
         """Replace the bodies of frames, and the requests and results of effects.
 
-        Copies in erased frames are forgotten, the thread's `pruned_at_us` is set, and a collection
-        of the tenant is ended. Refused as a whole where the run has not ended, a frame's hash is
-        another one, or the thread's tags are not those that are given.
+        Copies that are given are noted, those in erased frames are forgotten, the thread's
+        `pruned_at_us` is set, and a collection of the tenant is ended. Refused as a whole where the
+        run has not ended, a frame's hash is another one, or the thread's tags are not those given.
         Idempotent: yes; a frame whose body is as given already is not counted again.
         Durability: when it returns. Atomicity: all of it with the checks.
         """

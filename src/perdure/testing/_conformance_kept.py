@@ -106,7 +106,11 @@ class ErasureRules:
         thread = await store.read_thread(row.tenant, row.thread)
         assert thread is not None
         assert thread.pruned_at_us == T0 + 500
-        assert await store.erase(erasure_of(row, 2)) == Erased(0)
+        noted = CopyRow(made_at=7, ordinal=1, seq=3)
+        assert await store.erase(erasure_of(row, 2, copies=(noted,))) == Erased(0)
+        other = replace(noted, seq=1)
+        assert await store.erase(erasure_of(row, 2, copies=(other,))) == Erased(0)
+        assert await store.find_copies(row.tenant, row.thread) == [noted]
         assert await store.erase(erasure_of(row, 1, 2, 3)) == Erased(2)
         assert await the_run(store, row.run_id) == row
 

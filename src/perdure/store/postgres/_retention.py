@@ -29,7 +29,7 @@ ORDER BY made_at DESC LIMIT %s
 """
 ERASE = (
     "SELECT * FROM @.erase(%s::text, %s::text, %s::text, %s::bigint, %s::jsonb, %s::jsonb, "
-    "%s::jsonb, %s::bytea)"
+    "%s::jsonb, %s::jsonb, %s::bytea)"
 )
 PUT_TAG = "SELECT @.put_tag(%s::text, %s::text, %s::text, %s::bigint, %s::text, %s::bigint)"
 DROP_TAG = "DELETE FROM @.tags WHERE tenant = %s AND thread = %s AND name = %s RETURNING 1"
@@ -104,7 +104,9 @@ class PostgresRetention:
         ]
         seen = sorted(erasure.tags, key=_in_bytes)
         place = (erasure.tenant, erasure.thread, erasure.run_id, erasure.at_us)
-        params = (*place, as_json(frames), as_json(effects), as_json(seen), blob.bytes())
+        noted = [(copy.made_at, copy.ordinal, copy.seq) for copy in erasure.copies]
+        lists = (as_json(each) for each in (frames, effects, seen, noted))
+        params = (*place, *lists, blob.bytes())
         [(count, reason)] = await self._call("erase", ERASE, params, is_write=True)
         return Erased(count) if reason is None else NotErased(reason)
 

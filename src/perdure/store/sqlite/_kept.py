@@ -86,6 +86,8 @@ def erase(db: apsw.Connection, erasure: Erasure) -> Erased | NotErased:
     db.executemany(_ERASE, [(each.body, run_no, each.first_seq) for each in erasure.frames])
     count = db.total_changes() - before
     place = (erasure.tenant, erasure.thread)
+    noted = [(*place, copy.made_at, copy.ordinal, copy.seq) for copy in erasure.copies]
+    db.executemany("INSERT OR IGNORE INTO perdure_copies VALUES (?, ?, ?, ?, ?)", noted)
     for seq in seqs:
         db.execute(_FORGET_COPIES, (*place, ordinal, seq, run_no))
     for effect in erasure.effects:

@@ -134,10 +134,10 @@ END
 $$;
 
 -- frames: [[first_seq, [offset, length] of hash, of body], ...]; effects: [[id, of request, of result or
--- null], ...]; seen: [[name, checkpoint], ...]. Gives how many frames it erased, or why none.
+-- null], ...]; seen: [[name, checkpoint], ...]; noted: [[made_at, ordinal, seq], ...]. Gives how many frames it erased, or why none.
 CREATE FUNCTION @.erase(
     of_tenant text, of_thread text, of_run text, at bigint, frames jsonb, effects jsonb, seen jsonb,
-    blob bytea, OUT count bigint, OUT reason text
+    noted jsonb, blob bytea, OUT count bigint, OUT reason text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     r @.runs;
@@ -164,6 +164,10 @@ BEGIN
         WHERE f.tenant = of_tenant AND f.run_id = of_run AND f.first_seq = (e->>0)::bigint
             AND f.body <> @.cut(blob, e->2);
     GET DIAGNOSTICS count = ROW_COUNT;
+    INSERT INTO @.copies (tenant, thread, made_at, ordinal, seq)
+        SELECT of_tenant, of_thread, (e->>0)::bigint, (e->>1)::bigint, (e->>2)::bigint
+        FROM jsonb_array_elements(noted) AS e
+    ON CONFLICT (tenant, thread, made_at) DO NOTHING;
     DELETE FROM @.copies AS c USING jsonb_array_elements(frames) AS e, @.frames AS f
         WHERE c.tenant = of_tenant AND c.thread = of_thread AND c.ordinal = r.ordinal
             AND f.tenant = of_tenant AND f.run_id = of_run AND f.first_seq = (e->>0)::bigint
