@@ -66,3 +66,23 @@ def test_a_quota_refuses_starts(inside, thread):
     assert inside("quota", "drop").code == 0
     assert inside("quota", "drop", "--tenant", "x").code == 4
     assert inside("start", f"{FLOWS}:bills").code == 0
+
+
+def test_a_pruned_run_is_shown_with_what_is_left(inside, monkeypatch):
+    monkeypatch.setattr("perdure.engine.driver.SNAPSHOT_BYTES_MIN", 0)
+    monkeypatch.setattr("perdure.engine.driver.WHOLE_COPY_SHARE", 0)
+    monkeypatch.setattr("perdure.engine.driver.STATE_BYTES_SHARE", 1_000_000)
+    runs = [
+        inside("run", f"{FLOWS}:bills", "--thread", THREAD, "--json").json["run"]["id"]
+        for _ in range(4)
+    ]
+    assert inside("prune", "--keep", "1", "--vacuum").code == 0
+    shown = inside("show", runs[0])
+    assert (shown.code, "was pruned" in shown.err) == (0, True)
+    assert inside("show", runs[0], "--json").json["state"] is None
+    assert inside("history", THREAD, "--at", "1").code == 44
+    assert inside("history", THREAD).code == 0
+    assert inside("show", runs[-1], "--json").json["state"]
+    assert inside("doctor").code == 0
+    assert inside("audit", "verify").code == 0
+    assert inside("replay", runs[0], f"{FLOWS}:bills").code == 44
