@@ -6,6 +6,7 @@ python -m tests.fault.kept URL prune POINT NTH | python -m tests.fault.kept URL 
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -84,10 +85,21 @@ async def prune_once(url: str, point: str, nth: str) -> None:
         await prune(runtime, keep=2)
 
 
+def lingering() -> Services:
+    """Return services under which a collection takes long between its marks and its sweep."""
+
+    def probe(name: str) -> None:
+        if name == "collect.marked":
+            time.sleep(0.1)
+
+    known = system_services()
+    return Services(clock=known.clock, rng=known.rng, ids=known.ids, probe=probe)
+
+
 async def prune_all_the_time(url: str) -> None:
     """Prune again and again, until killed."""
-    _prune.ERASE_FRAMES, _collect.SWEEP_PAGES = 3, 1  # type: ignore[misc,attr-defined]
-    async with Runtime.open(url, worker=False) as runtime:
+    _prune.ERASE_FRAMES = 3  # type: ignore[misc,attr-defined]
+    async with Runtime.open(url, worker=False, services=lingering()) as runtime:
         while True:
             try:
                 await prune(runtime, keep=1, rewrite=False)

@@ -104,14 +104,14 @@ async def test_killed_while_pruning(url, point, nth):
 
 @pytest.mark.timeout(240)
 async def test_pages_are_collected_while_others_write(url):
-    """The same few texts come and go, so that garbage is wanted again all the time."""
+    """The same texts come and go, so that garbage is wanted again all the time."""
     chance = random.Random(7)  # noqa: S311  # repeatable, not secret
     lines = {f"t{number}": [] for number in range(4)}
     async with Runtime.open(url, [graph]) as runtime:
         pruner = await child(url, "loop")
         try:
-            for _round in range(14):
-                todos = {thread: [chance.randrange(6) for _ in range(4)] for thread in lines}
+            for _round in range(20):
+                todos = {thread: [chance.randrange(40) for _ in range(4)] for thread in lines}
                 runs = [
                     await runtime.start(graph, {"todo": todo}, thread=thread)
                     for thread, todo in todos.items()
