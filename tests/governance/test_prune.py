@@ -8,6 +8,7 @@ import apsw
 import pytest
 
 from perdure import END, START, Graph, Runtime, append, effect
+from perdure.engine import loading
 from perdure.errors import HistoryPruned, NotFound, SettingInvalid, UsageError
 from perdure.governance import _prune, prune, verify
 from perdure.governance._keeping import BEGINNING, Copy, Point, Present, needed
@@ -74,6 +75,25 @@ async def test_what_is_wanted_stays(url):
         await prune(runtime, keep=2)
         assert 2 not in await readable(runtime)
         assert [tag.name for tag in await runtime.tags("t")] == []
+
+
+async def test_a_reader_that_is_overtaken_says_so(url, monkeypatch):
+    """The checkpoint is pruned after its references were read, and before their pages."""
+    async with Runtime.open(url, [graph]) as runtime:
+        await ran(runtime, LINE)
+        inlined = loading._inlined
+        overtaken = []
+
+        async def late(store, at):
+            if not overtaken:
+                overtaken.append(at.checkpoint)
+                await prune(runtime, keep=1)
+            return await inlined(store, at)
+
+        monkeypatch.setattr(loading, "_inlined", late)
+        with pytest.raises(HistoryPruned):
+            await runtime.state("t", at=3)
+        assert overtaken == [3]
 
 
 async def test_young_ones_stay(url):

@@ -502,6 +502,17 @@ async def load_checkpoint(
         NotFound: no such thread, or no such checkpoint; names what there is.
         HistoryPruned: the checkpoint was pruned.
     """
+    try:
+        return await _inlined(store, await _find_checkpoint(store, tenant, thread, checkpoint))
+    except (StoreCorrupt, HistoryPruned):
+        # Once more: what is missing may have been pruned just then, which this says.
+        return await _inlined(store, await _find_checkpoint(store, tenant, thread, checkpoint))
+
+
+async def _find_checkpoint(
+    store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int | None
+) -> At:
+    """Return the thread's state at a checkpoint, with references to pages."""
     runs = await store.read_thread_runs(tenant, thread, from_ordinal=1)
     if not runs:
         msg = (
@@ -515,7 +526,7 @@ async def load_checkpoint(
     search = _Search(checkpoint)
     for row in runs:
         if row.ordinal >= start.ordinal and await search.look(store, row, start):
-            return await _inlined(store, search.of())
+            return search.of()
         if search.is_broken and checkpoint is None:
             await read_records(store, row.run_id)  # of the newest state nothing is ever pruned
         if search.is_broken and checkpoint is not None and checkpoint > 0:
@@ -527,7 +538,7 @@ async def load_checkpoint(
             f"'perdure history {thread}' lists them"
         )
         raise NotFound(msg, thread=thread, checkpoint=checkpoint, newest=newest)
-    return await _inlined(store, found)
+    return found
 
 
 async def _pruned(
