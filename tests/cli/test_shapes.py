@@ -37,6 +37,11 @@ ORDERS = {
     "schedule pause": ["s"],
     "schedule resume": ["s"],
     "schedule remove": ["s"],
+    "quota set": ["--max-bytes", "1TB"],
+    "quota list": [],
+    "quota drop": [],
+    "prune": ["--keep", "1000"],
+    "untag": ["b", "release"],
 }
 """Commands about runs to come, in the order in which they make sense."""
 
@@ -56,6 +61,7 @@ def travelled(cli):
         "diff": cli("diff", "b@1", "b@3", "--json").json,
     }
     found["rollback"] = cli("rollback", "b@1", "--by", "a", "--yes", "--json").json
+    found["tag"] = cli("tag", "b", "1", "release", "--json").json
     found["history (tree)"] = cli("history", "b", "--json").json
     return found
 

@@ -469,7 +469,9 @@ class GraphDriver:
             here.lengths,
         )
         before = self._run.journal.total_bytes
-        self._run.record(record, *filed.changes(), ThreadBased(seq=here.seq))
+        self._run.record(
+            record, *filed.changes(), ThreadBased(seq=here.seq, made_at=here.checkpoint)
+        )
         self._mark = here
         self._state_bytes = filed.size
         in_pages = sum(size for name, size in filed.sizes.items() if self._grows(name))

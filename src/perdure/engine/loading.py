@@ -6,6 +6,7 @@ Every frame's chain hash is checked on the way: what was read is what was writte
 Size: every way to read a journal: its frames, its records, a run, a thread, a checkpoint.
 """
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,14 +15,24 @@ from msgspec import Raw, Struct
 from perdure.codec import (
     NO_HASH,
     decode_record,
+    digests_of,
     encode_record,
+    is_erased,
     is_hash_right,
     record_digests,
     split_frame,
 )
 from perdure.core import fold
 from perdure.engine.paging import Field, inline_cells, inline_state
-from perdure.errors import DecodeFailed, InvariantBroken, LeaseLost, NotFound, StoreCorrupt
+from perdure.errors import (
+    DecodeFailed,
+    HistoryPruned,
+    InvariantBroken,
+    LeaseLost,
+    NotFound,
+    RecordErased,
+    StoreCorrupt,
+)
 from perdure.ids import TenantId, ThreadId
 from perdure.model import FrameRow, RunRow, RunStatus
 from perdure.model import records as rec
@@ -144,20 +155,23 @@ def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
         records = split_frame(frame.body)
     except DecodeFailed as error:
         raise _located(error, frame, frame.first_seq) from error
-    digests = record_digests(records)
+    _check_hash(frame, previous, record_digests(records))
+    return records
+
+
+def _check_hash(frame: FrameRow, previous: FrameRow | None, digests: list[bytes]) -> None:
     is_linked = previous is None or (
         frame.prev_hash == previous.hash and frame.first_seq == previous.first_seq + previous.count
     )
     if previous is None and frame.first_seq == 1:
         is_linked = frame.prev_hash == NO_HASH
-    if len(records) != frame.count or not is_hash_right(frame, digests) or not is_linked:
+    if len(digests) != frame.count or not is_hash_right(frame, digests) or not is_linked:
         msg = (
             f"run {frame.run_id!r}: the journal at seq {frame.first_seq} is not what was written "
             "(hash chain broken); nothing was changed. Restore the store from a backup; 'perdure "
             "audit verify' lists the damage."
         )
         raise StoreCorrupt(msg, run_id=frame.run_id, seq=frame.first_seq)
-    return records
 
 
 def _located(error: DecodeFailed, frame: FrameRow, seq: int) -> DecodeFailed:
@@ -180,17 +194,74 @@ def _record_at(frame: FrameRow, seq: int, encoded: bytes) -> rec.Record:
 async def read_records(
     store: Store, run_id: str, from_seq: int = 1, *, limit: int | None = None
 ) -> list[tuple[int, FrameRow, rec.Record]]:
-    """Return (seq, frame, record) of a run from a seq on, verified; `limit`: frames at most."""
+    """Return (seq, frame, record) of a run from a seq on, verified; `limit`: frames at most.
+
+    Raises:
+        HistoryPruned: records of it were pruned.
+    """
     frames = await store.read_frames(run_id, from_seq=from_seq, limit=limit)  # type: ignore[arg-type]  # ids are strings here
     found = []
     previous: FrameRow | None = None
     for frame in frames:
-        for offset, encoded in enumerate(check_frame(frame, previous)):
-            seq = frame.first_seq + offset
-            if seq >= from_seq:
-                found.append((seq, frame, _record_at(frame, seq, encoded)))
+        try:
+            records = check_frame(frame, previous)
+        except RecordErased as error:
+            raise HistoryPruned(str(error), run_id=run_id, seq=frame.first_seq) from error
+        found += _records_of(frame, records, from_seq)
         previous = frame
     return found
+
+
+def _records_of(
+    frame: FrameRow, records: Sequence[bytes], from_seq: int
+) -> list[tuple[int, FrameRow, rec.Record]]:
+    return [
+        (seq, frame, _record_at(frame, seq, encoded))
+        for seq, encoded in enumerate(records, frame.first_seq)
+        if seq >= from_seq
+    ]
+
+
+async def read_kept(
+    store: Store, run_id: str, from_seq: int = 1
+) -> list[tuple[int, FrameRow, rec.Record]]:
+    """Return (seq, frame, record) of what is left of a run from a seq on, verified.
+
+    Where records were pruned, their seqs are missing.
+    """
+    found = []
+    previous: FrameRow | None = None
+    for frame in await store.read_frames(run_id, from_seq=from_seq):  # type: ignore[arg-type]  # ids are strings here
+        if is_erased(frame.body):
+            _check_hash(frame, previous, digests_of(frame.body))
+        else:
+            found += _records_of(frame, check_frame(frame, previous), from_seq)
+        previous = frame
+    return found
+
+
+def resumed(state: fold.RunState, seq: int, record: rec.Record) -> fold.RunState | None:
+    """Return the state to apply a record to: a fresh one after a gap; None: leave the record out.
+
+    After a gap records are left out up to one that needs nothing of what came before.
+    """
+    if seq == state.last_seq + 1:
+        return state
+    return after_gap(state, seq) if is_resumable(record) else None
+
+
+def is_resumable(record: rec.Record) -> bool:
+    """Return whether folding can go on here after a gap: what came before is not needed."""
+    return isinstance(record, rec.StepCommitted) and record.scope == ""
+
+
+def after_gap(state: fold.RunState, seq: int) -> fold.RunState:
+    """Return the state to go on with at a record that `is_resumable`."""
+    fresh = fold.RunState(state.run_id)
+    fresh.started = state.started
+    fresh.checkpoint = state.checkpoint
+    fresh.last_seq = seq - 1
+    return fresh
 
 
 async def _find_start(store: Store, tenant: TenantId, thread: ThreadId) -> Start:
@@ -198,8 +269,30 @@ async def _find_start(store: Store, tenant: TenantId, thread: ThreadId) -> Start
     row = await store.read_thread(tenant, thread)
     if row is None or not row.base_seq:
         return Start(1, 0)
-    [base, *_later] = await store.read_thread_runs(tenant, thread, from_ordinal=row.base_ordinal)
-    [(seq, _frame, record), *_more] = await read_records(store, base.run_id, row.base_seq, limit=1)
+    return await _start_of(store, tenant, thread, row.base_ordinal, row.base_seq)
+
+
+async def find_start_at(store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int) -> Start:
+    """Return where folding a thread up to a checkpoint starts: at the newest copy that it can use.
+
+    Threads of before there was an index of copies start at their beginning.
+    """
+    copies = await store.find_copies(tenant, thread, upto=checkpoint, limit=1)
+    if not copies:
+        return Start(1, 0)
+    return await _start_of(store, tenant, thread, copies[0].ordinal, copies[0].seq)
+
+
+async def _start_of(
+    store: Store, tenant: TenantId, thread: ThreadId, ordinal: int, seq: int
+) -> Start:
+    """Return where folding starts with the copy that stands there.
+
+    Raises:
+        StoreCorrupt: there is none.
+    """
+    [base, *_later] = await store.read_thread_runs(tenant, thread, from_ordinal=ordinal)
+    [(seq, _frame, record), *_more] = await read_records(store, base.run_id, seq, limit=1)
     if isinstance(record, rec.StateCopied):
         return Start(record.since_ordinal, record.since_seq, record, base.ordinal, seq)
     if isinstance(record, rec.StateSnapshot):
@@ -407,7 +500,19 @@ async def load_checkpoint(
 
     Raises:
         NotFound: no such thread, or no such checkpoint; names what there is.
+        HistoryPruned: the checkpoint was pruned.
     """
+    try:
+        return await _inlined(store, await _find_checkpoint(store, tenant, thread, checkpoint))
+    except (StoreCorrupt, HistoryPruned):
+        # Once more: what is missing may have been pruned just then, which this says.
+        return await _inlined(store, await _find_checkpoint(store, tenant, thread, checkpoint))
+
+
+async def _find_checkpoint(
+    store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int | None
+) -> At:
+    """Return the thread's state at a checkpoint, with references to pages."""
     runs = await store.read_thread_runs(tenant, thread, from_ordinal=1)
     if not runs:
         msg = (
@@ -417,11 +522,15 @@ async def load_checkpoint(
         raise NotFound(msg, thread=thread, tenant=tenant)
     start = await _find_start(store, tenant, thread)
     if checkpoint is not None and checkpoint < start.made_at:
-        start = Start(1, 0)
+        start = await find_start_at(store, tenant, thread, checkpoint)
     search = _Search(checkpoint)
     for row in runs:
         if row.ordinal >= start.ordinal and await search.look(store, row, start):
-            return await _inlined(store, search.of())
+            return search.of()
+        if search.is_broken and checkpoint is None:
+            await read_records(store, row.run_id)  # of the newest state nothing is ever pruned
+        if search.is_broken and checkpoint is not None and checkpoint > 0:
+            raise await _pruned(store, tenant, thread, checkpoint)
     found, newest = search.found, search.newest
     if found is None or checkpoint is not None:
         msg = (
@@ -429,7 +538,21 @@ async def load_checkpoint(
             f"'perdure history {thread}' lists them"
         )
         raise NotFound(msg, thread=thread, checkpoint=checkpoint, newest=newest)
-    return await _inlined(store, found)
+    return found
+
+
+async def _pruned(
+    store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int
+) -> HistoryPruned:
+    row = await store.read_thread(tenant, thread)
+    at_us = row.pruned_at_us if row is not None else 0
+    at = dt.datetime.fromtimestamp(at_us // 1_000_000, dt.UTC).isoformat()
+    when = f" (the thread was pruned last at {at})" if at_us else ""
+    msg = (
+        f"thread {thread!r}: checkpoint {checkpoint} was pruned{when}; nothing was changed. "
+        f"'perdure history {thread}' lists the checkpoints that are kept"
+    )
+    return HistoryPruned(msg, tenant=tenant, thread=thread, checkpoint=checkpoint, pruned_at=at)
 
 
 async def _inlined(store: Store, at: At) -> At:
@@ -456,26 +579,34 @@ class _Search:
         self._cells: dict[str, fold.Cell] = {}
         self.found: At | None = None
         self.newest = 0
+        self.is_broken = False
 
     async def look(self, store: Store, row: RunRow, start: Start) -> bool:
-        """Fold a run; return whether the checkpoint was found, so that no more need be read."""
+        """Fold a run; return whether the checkpoint was found, so that no more need be read.
+
+        Where records are missing before it is, `is_broken` is set, and nothing more can be found.
+        """
         state = fold.RunState(row.run_id)
         state.root.cells = self._cells
         state.checkpoint = row.base_checkpoint
         after = start.seq if row.ordinal == start.ordinal else 0
-        records = await read_records(store, row.run_id, after + 1)
+        records = await read_kept(store, row.run_id, after + 1)
         version = _first_version(row, records)
+        state.last_seq = after
         if after and start.record is not None:
             fold.start_at(state, start.record)
             # Before the place that the copy was made at, it is no state that ever was.
             if start.made_at == state.checkpoint:
                 self._reached(state, row, start.record, version)
-        for _seq, _frame, record in records:
+        for seq, _frame, record in records:
+            if seq != state.last_seq + 1:
+                break
             fold.apply(state, record)
             version = record.to_version if isinstance(record, rec.VersionMoved) else version
             if _is_checkpoint(record):
                 self._reached(state, row, record, version)
         self._cells = state.root.cells
+        self.is_broken = state.last_seq < row.last_seq
         return self.found is not None and self._checkpoint is not None
 
     def _reached(self, state: fold.RunState, row: RunRow, record: Any, version: int) -> None:

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct, field, structs
 from perdure.codec import describe
 from perdure.core import fold
 from perdure.engine.environment import Environment
-from perdure.engine.loading import read_records
+from perdure.engine.loading import read_kept, resumed
 from perdure.engine.waits import as_datetime
 from perdure.model import EffectState, Failure, RunRow
 from perdure.model import records as rec
@@ -162,11 +162,13 @@ async def tell(
         after: checkpoint id; None: from its start.
         upto: checkpoint id; None: to the newest record.
 
+    What was pruned is left out.
+
     Raises:
         StoreCorrupt, DecodeFailed: the journal is not what was written.
     """
     teller = _Teller(row)
-    for seq, _frame, record in await read_records(engine.store, row.run_id):
+    for seq, _frame, record in await read_kept(engine.store, row.run_id):
         checkpoint = teller.take(seq, record)
         if checkpoint is None:
             continue
@@ -196,6 +198,10 @@ class _Teller:
 
     def take(self, seq: int, record: rec.Record) -> int | None:
         """Take one record in; return the id of the checkpoint that it is, or None."""
+        going = resumed(self._state, seq, record)
+        if going is None:
+            return None
+        self._state = going
         self.story.last_seq = seq
         tell = _TELL.get(type(record))
         if tell is not None:
