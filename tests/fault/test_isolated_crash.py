@@ -18,10 +18,12 @@ from tests.sandbox.workload import seen
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 
+SQUASHED = "sandbox.freeze.squashed"
 CRASH_POINTS = [
     "sandbox.freeze.begun",
     "sandbox.freeze.synced",
     "sandbox.freeze.named",
+    SQUASHED,
     "sandbox.rollback.dropped",
 ]
 
@@ -29,7 +31,7 @@ WORKER = textwrap.dedent("""
     import asyncio, os, signal, sys
     from dataclasses import replace
     from perdure.clock import system_services
-    from perdure.sandbox import IsolatedSandboxes
+    from perdure.sandbox import IsolatedSandboxes, _layers
 
     root, point, nth, *snapshots = sys.argv[1:]
     left = int(nth)
@@ -42,6 +44,7 @@ WORKER = textwrap.dedent("""
                 os.kill(os.getpid(), signal.SIGKILL)
 
     async def main():
+        _layers.SQUASH_AT = 2
         backend = IsolatedSandboxes(root, services=replace(system_services(), probe=die))
         sandbox = backend.open("t", "1")
         print("ready", flush=True)
@@ -126,8 +129,11 @@ async def nothing_is_left():
     raise AssertionError(alive())
 
 
-@pytest.mark.parametrize("nth", [1, 3])
-@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize(
+    ("point", "nth"),
+    # A chain is squashed once.
+    [(point, nth) for point in CRASH_POINTS for nth in (1, 3) if (point, nth) != (SQUASHED, 3)],
+)
 async def test_killed_at(tmp_path, known, point, nth):
     with start(tmp_path, point, nth, known) as worker:
         assert await asyncio.to_thread(worker.wait, 60) == -signal.SIGKILL

@@ -222,15 +222,49 @@ async def test_input_goes_in_and_bytes_come_back(sandbox):
         await sandbox.write("/workspace/deep/er/raw/below", b"x")
 
 
-async def test_too_many_layers_are_said(sandbox, monkeypatch):
-    monkeypatch.setattr("perdure.sandbox._layers.CHAIN_MAX", 3)
-    for n in range(3):
-        await sandbox.run(f"echo {n} > /workspace/n")
-        await sandbox.take()
-    await sandbox.run("echo 4 > /workspace/n")
-    with pytest.raises(UsageError, match="3 layers"):
-        await sandbox.take()
-    assert await sandbox.read("/workspace/n") == b"4\n"
+@pytest.mark.parametrize("seed", [5, 6])
+async def test_long_chains_are_squashed_and_come_back_equal(backend, seed, monkeypatch):
+    monkeypatch.setattr("perdure.sandbox._layers.SQUASH_AT", 4)
+    chance = random.Random(seed)  # noqa: S311  # not for secrets
+    commands = turns(chance)
+    sandbox = backend.open("acme", "t")
+    known = {}
+    first = None
+    for _ in range(24):
+        await sandbox.run(next(commands))
+        snapshot = await sandbox.take()
+        first = first or snapshot
+        known[snapshot] = await seen(sandbox)
+    assert [*backend.root.glob("tenants/*/layers/*/squashed")]
+    assert not (await sandbox.changes(first)).is_nothing
+    for snapshot in chance.sample([*known], 12):
+        await sandbox.restore(snapshot)
+        assert await seen(sandbox) == known[snapshot]
+    await sandbox.run(next(commands))
+    await sandbox.take()
+
+
+async def test_a_squashed_layer_is_no_other_than_the_chain(backend, sandbox, monkeypatch):
+    """What overlays merge in many ways: removed, replaced, made again, of another kind."""
+    monkeypatch.setattr("perdure.sandbox._layers.SQUASH_AT", 6)
+    for command in (
+        "mkdir -p d/e gone; echo 1 > d/e/f; echo 1 > gone/x; rm -rf /usr/share/doc/bash",
+        "rm -rf d; mkdir d; echo 2 > d/new; chmod 700 d; chown 3:4 d",
+        "rm -rf gone; echo file > gone; mkdir /usr/share/doc/bash; echo 1 > /usr/share/doc/bash/x",
+        "rm gone; ln -s d gone; ln d/new hard",
+        "rm gone; mkdir -p gone/deep; mkfifo gone/deep/pipe; touch -d 2001-01-01 gone",
+        "setfattr -n user.note -v hi d 2>/dev/null; rm -rf d/new",
+        "echo on > on",
+    ):
+        await sandbox.run(command)
+        last = await sandbox.take()
+    expected = await seen(sandbox)
+    assert [*backend.root.glob("tenants/*/layers/*/squashed")]
+    other = backend.open("acme", "other")
+    await other.restore(last)
+    assert await seen(other) == expected
+    ran = await other.run("ls -A /usr/share/doc/bash; stat -c '%Y' gone; cat hard")
+    assert ran.output == "x\n978307200\n2\n"
 
 
 async def test_a_long_path_of_the_root_is_no_trouble(is_able, tmp_path):
@@ -246,12 +280,12 @@ async def test_a_long_path_of_the_root_is_no_trouble(is_able, tmp_path):
 
 
 async def test_the_kernel_takes_a_deep_stack(sandbox):
-    for n in range(40):
+    for n in range(60):
         await sandbox.run(f"echo {n} > /workspace/f{n}")
         await sandbox.take()
     ran = await sandbox.run("cat /workspace/f* | wc -l")
-    assert ran.output.strip() == "40"
+    assert ran.output.strip() == "60"
 
 
 def test_the_limit_of_layers_is_below_the_kernels():
-    assert room_limits.CHAIN_MAX < 500
+    assert room_limits.SQUASH_AT < room_limits.CHAIN_MAX < 500

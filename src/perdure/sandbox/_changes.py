@@ -140,12 +140,12 @@ def _walk(upper: Path) -> Iterator[tuple[str, _Seen]]:
 def _look(entry: os.DirEntry[str]) -> _Seen:
     status = entry.stat(follow_symlinks=False)
     is_removed = stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-    is_opaque = stat.S_ISDIR(status.st_mode) and _is_opaque(entry.path)
+    is_opaque = stat.S_ISDIR(status.st_mode) and hides_below(entry.path)
     size = status.st_size if stat.S_ISREG(status.st_mode) else 0
     return _Seen(status.st_mode, size, is_removed=is_removed, is_opaque=is_opaque)
 
 
-def _is_opaque(path: str, *, is_link: bool = False) -> bool:
+def hides_below(path: str, *, is_link: bool = False) -> bool:
     """Return whether a folder hides what is below it; `is_link`: path is one of /proc/self/fd."""
     for name in OPAQUE:
         with suppress(OSError):
@@ -196,7 +196,7 @@ def _in_layer(lower: str, path: str) -> tuple[int | None, bool]:
                 return (None if is_removed else status.st_mode), True
             if not is_folder:
                 return None, True
-            is_covered |= _is_opaque(f"/proc/self/fd/{found}", is_link=True)
+            is_covered |= hides_below(f"/proc/self/fd/{found}", is_link=True)
         finally:
             os.close(found)
     return None, is_covered

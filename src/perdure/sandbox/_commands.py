@@ -234,7 +234,7 @@ class IsolatedSandbox:
 
     def _changes(self, since: str | None) -> Changes:
         with disk_errors("look at", self._folder), held(self._folder, self._fence):
-            chain = self._layers.chain(self._layers.head(self._folder))
+            chain = self._layers.chain(self._layers.head(self._folder), is_whole=True)
             since = since or self._layers.head(self._folder)
             if since != BASE and since not in chain:
                 msg = f"the files don't stand on snapshot {since!r}; nothing was looked at"

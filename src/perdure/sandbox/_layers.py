@@ -4,6 +4,7 @@ Layout under a tenant's folder:
 
     layers/<id>/layer.json     written before the layer has its name; never changed
                <part>          the changes to a part of the base: an overlay's upper folder
+               squashed/<part> what this layer and all below it come to, where the chain is long
     threads/<thread>/head      id of the layer that the thread stands on; not there: the base
                      top       changes since then; thrown away by restore, frozen by take
                      work      scratch of the kernel, of one mount
@@ -27,10 +28,14 @@ from msgspec import Struct
 from perdure.clock import Probe
 from perdure.errors import NotFound, StoreCorrupt, UsageError
 from perdure.sandbox._disk import clear_staging, make_folder, put_file, sync_names
-from perdure.sandbox.limits import CHAIN_MAX
+from perdure.sandbox._squash import squash
+from perdure.sandbox.limits import CHAIN_MAX, HISTORY_MAX, SQUASH_AT
 
 FORMAT = 1
 """Version of layer.json."""
+
+SQUASHED = "squashed"
+"""Folder in a layer's: what it and all below it come to."""
 
 BASE = "base"
 """The snapshot of a thread that changed nothing."""
@@ -78,8 +83,13 @@ class Layers:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def chain(self, snapshot: str | None) -> list[str]:
-        """Return the ids of a snapshot's layers, topmost first; of the base: none.
+    def chain(self, snapshot: str | None, *, is_whole: bool = False) -> list[str]:
+        """Return the layers that a snapshot stands on, topmost first; of the base: none.
+
+        Args:
+            snapshot: its id.
+            is_whole: every layer, down to the base; else down to one that was squashed, which
+                holds all below it.
 
         Raises:
             NotFound: there is no such snapshot.
@@ -96,9 +106,11 @@ class Layers:
                     f"on {self._base!r}; nothing was changed. Open them with the base of before."
                 )
                 raise UsageError(msg, snapshot=snapshot)
+            if not is_whole and (self._folder / current / SQUASHED).is_dir():
+                return [*found, f"{current}/{SQUASHED}"]
             found.append(current)
-            if len(found) > CHAIN_MAX:
-                raise self._corrupt(current, f"stands on more than {CHAIN_MAX} layers")
+            if len(found) > (HISTORY_MAX if is_whole else CHAIN_MAX):
+                raise self._corrupt(current, f"stands on more than {len(found) - 1} layers")
             current = layer.parent
         return found
 
@@ -171,12 +183,11 @@ class Layers:
         Durability: the layer and all that it stands on, when this returns.
         """
         parent = self.head(thread)
-        if len(self.chain(parent)) >= CHAIN_MAX:
-            msg = (
-                f"the sandbox {thread} stands on {CHAIN_MAX} layers, as many as the kernel takes; "
-                "no snapshot was taken. Fork from an earlier one, or begin with an empty sandbox."
-            )
-            raise UsageError(msg, path=str(thread))
+        chain = self.chain(parent)
+        if len(chain) >= SQUASH_AT:
+            self._squash(parent, chain, thread / "staging" / SQUASHED)
+            # crash-point: sandbox.freeze.squashed
+            probe("sandbox.freeze.squashed")
         layer = thread / "staging" / name
         # In one step: a top that lacks a part is no state that ever was.
         (thread / "top").rename(layer)
@@ -200,6 +211,16 @@ class Layers:
         probe("sandbox.freeze.named")
         self.stand(thread, name)
         return name
+
+    def _squash(self, snapshot: str, chain: list[str], fresh: Path) -> None:
+        """Keep what a snapshot's layers come to beside it, as one layer."""
+        fresh.mkdir(mode=0o755)
+        for at in self._parts:
+            layers = [Path(self.folder(name, at)) for name in reversed(chain)]
+            squash(layers, fresh / part_name(at))
+        _sync_file_system(fresh)
+        fresh.rename(self._folder / snapshot / SQUASHED)
+        sync_names([self._folder / snapshot], self._top)
 
     def stand(self, thread: Path, snapshot: str) -> None:
         """Make a thread stand on a snapshot."""
