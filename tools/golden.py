@@ -53,6 +53,7 @@ _BY_NAME: dict[str, Any] = {
     "input": {"notes": ("a", _RAW)},
     "values": {"notes": ("r", _RAW)},
     "folded": {"total": _RAW},
+    "state_at": rec.StatePlace(2, 9, 1, 4),
     "rollback": rec.Rollback(3, "ada", "wrong amount"),
     "lengths": {"notes": 7},
     "failure": Failure(type="ValueError", message="no", node="1:n", trace="f:1"),

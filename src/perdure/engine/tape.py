@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Struct, field, structs
 
 from perdure.core import fold
-from perdure.engine.loading import load_checkpoint, read_records
-from perdure.engine.paging import inline_record
+from perdure.engine.loading import load_checkpoint, load_inherited, read_records
+from perdure.engine.paging import inline_cells, inline_record
 from perdure.model import RunRow, RunStatus
 from perdure.model import records as rec
 from perdure.store.api import Store
@@ -91,6 +91,9 @@ async def read_tape(store: Store, row: RunRow, version: int) -> Tape:
     recorder = _Recorder(Tape(row=row, cells=cells), version)
     place = f"run {row.run_id!r}"
     for _seq, _frame, record in await read_records(store, row.run_id):
+        if isinstance(record, rec.RunStarted) and record.inherits:
+            cells.update((await load_inherited(store, record)).cells)
+            await inline_cells(store, row.tenant, place, cells)
         if type(record) in _WITH_FIELDS:
             recorder.take(await inline_record(store, row.tenant, place, record))
         else:

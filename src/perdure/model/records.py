@@ -6,6 +6,8 @@ number is never used again. A `Raw` field holds one value exactly as the codec e
 decoded only when somebody needs it, so that a journal can be read by a process that does not know
 the user's types.
 
+Size: one table of all kinds.
+
 Who may write: the holder of the run's lease; `RunStarted` is written by whoever starts the run.
 """
 
@@ -41,6 +43,19 @@ class Rollback(Struct, array_like=True, frozen=True):
     reason: str = ""
 
 
+class StatePlace(Struct, array_like=True, frozen=True):
+    """Where in a thread's journal a state is: right after record `seq` of its run `ordinal`.
+
+    Reading may begin at the whole copy that is record `copy_seq` of run `copy_ordinal`; 0: there is
+    none before the place, it begins with the thread.
+    """
+
+    ordinal: int
+    seq: int
+    copy_ordinal: int = 0
+    copy_seq: int = 0
+
+
 class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     """The run exists. `input`: field that was given -> (op, value).
 
@@ -48,7 +63,8 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     checkpoint instead of the graph's first nodes. `rollback`: once the run has taken its input in,
     the thread's state is this input and nothing else, and its files those of `snapshot`.
     `inherits`: a fork begins with the state of `origin_thread` at `origin_checkpoint`, and its
-    input is merged into that. `subject`: whom the thread is about, for erasure.
+    input is merged into that. `subject`: whom the thread is about, for erasure. `state_at`: where
+    in the origin's journal the inherited state is.
     """
 
     at_us: int
@@ -68,6 +84,7 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     rollback: Rollback | None = None
     inherits: bool = False
     subject: str | None = None
+    state_at: StatePlace | None = None
 
 
 class LeaseTaken(Struct, array_like=True, frozen=True, tag=2):
