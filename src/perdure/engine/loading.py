@@ -182,8 +182,8 @@ def _located(error: DecodeFailed, frame: FrameRow, seq: int) -> DecodeFailed:
     return error.located(f"run {frame.run_id!r}, seq {seq}", run_id=frame.run_id, seq=seq)
 
 
-def _record_at(frame: FrameRow, seq: int, encoded: bytes) -> rec.Record:
-    """Return the record at a seq.
+def record_at(frame: FrameRow, seq: int, encoded: bytes) -> rec.Record:
+    """Return the record at a seq of a frame.
 
     Raises:
         DecodeFailed: it can't be read; names run and seq.
@@ -205,7 +205,7 @@ async def read_records(
         for offset, encoded in enumerate(check_frame(frame, previous)):
             seq = frame.first_seq + offset
             if seq >= from_seq:
-                found.append((seq, frame, _record_at(frame, seq, encoded)))
+                found.append((seq, frame, record_at(frame, seq, encoded)))
         previous = frame
     return found
 
@@ -292,7 +292,7 @@ async def _fold_frames(store: Store, run: RunRow, line: Line, start: Start) -> L
             seq = frame.first_seq + offset
             if seq <= after:
                 continue
-            record = _record_at(frame, seq, encoded)
+            record = record_at(frame, seq, encoded)
             fold.apply(state, record)
             if isinstance(record, rec.RunStarted) and record.inherits:
                 inherited = await load_inherited(store, record)
@@ -346,7 +346,7 @@ class Counted(Struct):
 
 
 def _started_of(frames: Sequence[FrameRow]) -> rec.RunStarted:
-    record = _record_at(frames[0], 1, check_frame(frames[0], None)[0])
+    record = record_at(frames[0], 1, check_frame(frames[0], None)[0])
     if not isinstance(record, rec.RunStarted):
         msg = f"run {frames[0].run_id!r}: the journal does not begin with a start record"
         raise InvariantBroken(msg, run_id=frames[0].run_id)
@@ -458,7 +458,7 @@ async def _records_upto(
         for frame in frames:
             for seq, encoded in enumerate(check_frame(frame, previous), frame.first_seq):
                 if after < seq and (upto is None or seq <= upto):
-                    yield _record_at(frame, seq, encoded)
+                    yield record_at(frame, seq, encoded)
             previous = frame
             last = frame.first_seq + frame.count - 1
         if len(frames) < FRAMES_READ:

@@ -8,7 +8,7 @@ Reading: what a fold has gathered may hold references. They are replaced by the 
 the fold, all pages with a few queries.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -191,6 +191,21 @@ def _damaged(place: str, what: str) -> StoreCorrupt:
         "verify' lists the damage."
     )
     return StoreCorrupt(msg, place=place)
+
+
+def values_in(held: Any) -> Iterator[Raw]:
+    """Yield every stored value in a record, however deep: also of kinds of records to come."""
+    if isinstance(held, Raw):
+        yield held
+    elif isinstance(held, dict):
+        for item in held.values():
+            yield from values_in(item)
+    elif isinstance(held, list | tuple):
+        for item in held:
+            yield from values_in(item)
+    elif isinstance(held, Struct):
+        for name in held.__struct_fields__:
+            yield from values_in(getattr(held, name))
 
 
 async def inline_cells(

@@ -5,29 +5,10 @@ hashes to its name is what was written. Versions of a value share most of their 
 were seen once in a thread are not asked for again.
 """
 
-from collections.abc import Iterator
-from typing import Any
-
-from msgspec import Raw, Struct
-
 from perdure.codec import names_in, opened, ref_of
+from perdure.engine.paging import values_in
 from perdure.errors import DecodeFailed
 from perdure.model import records as rec
-
-
-def _values_in(held: Any) -> Iterator[Raw]:
-    """Yield every stored value in a record, however deep: also of kinds of records to come."""
-    if isinstance(held, Raw):
-        yield held
-    elif isinstance(held, dict):
-        for item in held.values():
-            yield from _values_in(item)
-    elif isinstance(held, list | tuple):
-        for item in held:
-            yield from _values_in(item)
-    elif isinstance(held, Struct):
-        for name in held.__struct_fields__:
-            yield from _values_in(getattr(held, name))
 
 
 class PageNeeds:
@@ -48,7 +29,7 @@ class PageNeeds:
         Raises:
             DecodeFailed: it holds a reference that is none.
         """
-        for raw in _values_in(record):
+        for raw in values_in(record):
             ref = ref_of(raw)
             if ref is not None:
                 self._want(ref.hashes, ref.depth)
