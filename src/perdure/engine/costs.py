@@ -20,7 +20,7 @@ from perdure.core import fold
 from perdure.engine.environment import Environment
 from perdure.engine.limits import PAGES_READ_MAX
 from perdure.engine.loading import check_frame, load_inherited, record_at
-from perdure.engine.paging import inline_record, values_in
+from perdure.engine.paging import VALUES, inline_record, values_in
 from perdure.engine.story import node_name
 from perdure.engine.waits import as_datetime
 from perdure.errors import DecodeFailed, NotFound
@@ -100,7 +100,7 @@ async def _costs_of_run(store: Store, row: RunRow, pages: "_Pages") -> list[Chec
             inherited = await load_inherited(store, record)
             await pages.know(raw for cell in inherited.cells.values() for raw in cell.pieces)
         whole = record
-        if isinstance(record, rec.EffectConfirmed | rec.Emitted):
+        if type(record) in VALUES:
             whole = await inline_record(store, row.tenant, f"run {row.run_id!r}", record)
         is_after = isinstance(record, rec.StateCopied | rec.StateSnapshot | rec.RunEnded)
         tally = tallies[-2] if is_after and len(tallies) > 1 else tallies[-1]

@@ -15,6 +15,7 @@ from perdure.codec import describe
 from perdure.core import fold
 from perdure.engine.environment import Environment
 from perdure.engine.loading import read_records
+from perdure.engine.paging import VALUES, inline_record
 from perdure.engine.waits import as_datetime
 from perdure.model import EffectState, Failure, RunRow
 from perdure.model import records as rec
@@ -167,7 +168,11 @@ async def tell(
     """
     teller = _Teller(row)
     for seq, _frame, record in await read_records(engine.store, row.run_id):
-        checkpoint = teller.take(seq, record)
+        told = record
+        if type(record) in VALUES:
+            place = f"run {row.run_id!r}, seq {seq}"
+            told = await inline_record(engine.store, row.tenant, place, record)
+        checkpoint = teller.take(seq, told)
         if checkpoint is None:
             continue
         if checkpoint == after:

@@ -16,7 +16,7 @@ from msgspec import Struct, field, structs
 
 from perdure.core import fold
 from perdure.engine.loading import load_checkpoint, load_inherited, read_records
-from perdure.engine.paging import inline_cells, inline_record
+from perdure.engine.paging import VALUES, inline_cells, inline_record
 from perdure.model import RunRow, RunStatus
 from perdure.model import records as rec
 from perdure.store.api import Store
@@ -94,7 +94,7 @@ async def read_tape(store: Store, row: RunRow, version: int) -> Tape:
         if isinstance(record, rec.RunStarted) and record.inherits:
             cells.update((await load_inherited(store, record)).cells)
             await inline_cells(store, row.tenant, place, cells)
-        if type(record) in _WITH_FIELDS:
+        if type(record) in _WITH_FIELDS or type(record) in VALUES:
             recorder.take(await inline_record(store, row.tenant, place, record))
         else:
             recorder.take(record)

@@ -12,7 +12,9 @@ from perdure.core import fold
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, event_at
 from perdure.engine.loading import read_records
+from perdure.engine.paging import VALUES, inline_record
 from perdure.engine.waits import as_datetime
+from perdure.ids import TenantId
 from perdure.model import EffectState
 from perdure.model import records as rec
 
@@ -91,12 +93,18 @@ async def timeline_of(engine: Environment, run_id: str) -> Timeline:
     """
     story = Timeline()
     state = fold.RunState(run_id)
+    tenant = TenantId("")
     for seq, frame, record in await read_records(engine.store, run_id):
         if isinstance(record, rec.LeaseTaken):
             _lease_taken(story, state, seq, record)
         elif story.leases:
             story.leases[-1] = _went_on(story.leases[-1], seq, record)
-        story.events.append(event_at(frame.run_id, seq, frame.token, record))
+        if isinstance(record, rec.RunStarted):
+            tenant = TenantId(record.tenant)
+        told = record
+        if type(record) in VALUES:
+            told = await inline_record(engine.store, tenant, f"run {run_id!r}, seq {seq}", record)
+        story.events.append(event_at(frame.run_id, seq, frame.token, told))
         fold.apply(state, record)
     story.nodes, story.effects = _nodes(state), _effects(state)
     return story
