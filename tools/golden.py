@@ -53,6 +53,8 @@ _BY_NAME: dict[str, Any] = {
     "input": {"notes": ("a", _RAW)},
     "values": {"notes": ("r", _RAW)},
     "folded": {"total": _RAW},
+    "merged": {"notes": ("a", _RAW)},
+    "passed": [rec.Passed("3:node", 4, 5, 2)],
     "state_at": rec.StatePlace(2, 9, 1, 4),
     "rollback": rec.Rollback(3, "ada", "wrong amount"),
     "lengths": {"notes": 7},

@@ -163,6 +163,8 @@ class _Tally:
             self._counts["children"] += 1
         elif isinstance(record, rec.StepCommitted) and record.scope == "":
             self._end = record
+            self._nodes = [node_name(each.task) for each in record.passed] + self._nodes
+            self._node_us += sum(each.ended_us - each.started_us for each in record.passed)
 
     def _effect(self, record: rec.EffectConfirmed) -> None:
         if record.via == "key":

@@ -142,6 +142,7 @@ class Execution:
         self.is_concluding = True
         if self.stop_reason == LOST:
             return
+        self._driver.checkpoint()
         if self.stop_reason == CANCELLED:
             await conclusions.conclude_cancelled(self)
         elif failure is not None:
@@ -187,7 +188,7 @@ class Execution:
     def _given_up(self) -> Failure | None:
         """Return the failure of a node that gave up before the last holder could conclude."""
         for scope in self.state.scopes.values():
-            for task in scope.tasks.values():
+            for task in scope.all_tasks:
                 is_final = task.failure is not None and task.retry_at_us is None
                 if is_final and task.outcome is None:
                     return task.failure

@@ -307,7 +307,7 @@ async def inline_state(
 def _inline_scope(scope: fold.Scope, wholes: Mapping[bytes, Whole]) -> None:
     _replace_in(scope.cells, wholes)
     scope.writes = [(name, op, _whole(raw, wholes)) for name, op, raw in scope.writes]
-    for task in scope.tasks.values():
+    for task in scope.all_tasks:
         if task.outcome is not None:
             held = _inlined(task.outcome.writes, wholes)
             task.outcome = replace(task.outcome, writes=held)
@@ -336,7 +336,7 @@ def _raws_of(state: fold.RunState) -> Iterable[tuple[str, Raw]]:
         for name, cell in scope.cells.items():
             yield from ((name, raw) for raw in cell.pieces)
         yield from ((name, raw) for name, _op, raw in scope.writes)
-        for task in scope.tasks.values():
+        for task in scope.all_tasks:
             if task.outcome is not None:
                 yield from ((name, raw) for name, (_op, raw) in task.outcome.writes.items())
             for call in task.calls.values():
@@ -363,7 +363,7 @@ async def inline_record(store: Store, tenant: TenantId, place: str, record: Any)
         return _with_value(record, await read_wholes(store, tenant, [(f"{place}, {field}", raw)]))
     fields = {
         name: value
-        for name in ("input", "writes", "folded", "values")
+        for name in ("input", "writes", "folded", "values", "merged")
         if (value := getattr(record, name, None))
     }
     raws = [

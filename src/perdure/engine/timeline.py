@@ -172,7 +172,7 @@ def _effects(state: fold.RunState) -> tuple[InFlight, ...]:
             attempt=call.attempt,
         )
         for scope in state.scopes.values()
-        for task in scope.tasks.values()
+        for task in scope.all_tasks
         for call in task.calls.values()
         if call.state == EffectState.INTENDED
     )

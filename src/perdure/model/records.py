@@ -138,13 +138,24 @@ class NodeFailed(Struct, array_like=True, frozen=True, tag=5):
     retry_at_us: int | None = None
 
 
+class Passed(Struct, array_like=True, frozen=True):
+    """A node execution that went by without a record of its own; its writes are in the step's."""
+
+    task: str
+    started_us: int
+    ended_us: int
+    attempt: int = 1
+
+
 class StepCommitted(Struct, array_like=True, frozen=True, tag=6):
     """A super-step ended: this record is the checkpoint.
 
     `scope`: "" for the run's own graph, else the path of the subgraph's task. `folded`: the merged
     value of every field whose reducer is a function. `next`: what runs in the next step; empty: the
     graph has ended. `checkpoint`: id in the thread, for scope ""; `snapshot`: the sandbox snapshot
-    it names. `version`: of the subgraph, in the first step of its scope; 0: not told.
+    it names. `version`: of the subgraph, in the first step of its scope; 0: not told. `merged`: of
+    a graph that checkpoints at phases, what the steps since the last checkpoint wrote, this one
+    too: field -> (op, value); `passed`: the node executions of these steps, in order.
     """
 
     at_us: int
@@ -155,6 +166,8 @@ class StepCommitted(Struct, array_like=True, frozen=True, tag=6):
     next: list[TaskSpec]
     snapshot: str | None = None
     version: int = 0
+    merged: dict[str, tuple[str, Raw]] = {}
+    passed: list[Passed] = []
 
 
 class EffectIntended(Struct, array_like=True, frozen=True, tag=7):
