@@ -10,6 +10,7 @@ from perdure.codec import decode_record, split_frame
 from perdure.errors import GraphInvalid
 from perdure.ids import RunId
 from perdure.model import records as rec
+from perdure.sandbox import DirectorySandboxes
 from tests.engine.orders import answered, resting
 
 
@@ -283,6 +284,43 @@ async def test_a_takeover_executes_what_went_by_again_and_repeats_no_effect(
         assert (await runtime.replay(run.id)).divergences == ()
         assert len(await runtime.history("t")) == 3
     assert SENT == [6, 5, 4, 3, 2, 1]
+
+
+async def test_files_of_steps_that_went_by_are_there_after_a_takeover(tmp_path, monkeypatch):
+    monkeypatch.setattr("perdure.engine.driver.GraphDriver.checkpoint", lambda _self: None)
+    url, ran = f"sqlite:///{tmp_path}/store.db", []
+
+    @effect(kind="contained")
+    async def write(line: str, *, sandbox: Any) -> str:
+        ran.append(line)
+        with (sandbox.path / "log").open("a") as log:
+            log.write(line)
+        return (sandbox.path / "log").read_text()
+
+    graph = Graph(Work, name="files", checkpoints="phases")
+
+    @graph.node
+    async def one(state: Work, ctx: Context) -> dict[str, Any]:
+        return {"log": [await ctx.call(write, "1")]}
+
+    @graph.node
+    async def two(state: Work, ctx: Context) -> dict[str, Any]:
+        written = await ctx.call(write, "2")
+        await ctx.ask("Go on?", schema=bool)
+        return {"log": [written, await ctx.call(write, "3")]}
+
+    graph.edge(START, one)
+    graph.edge(one, two)
+    boxes = DirectorySandboxes(tmp_path / "boxes")
+    async with Runtime.open(url, graphs=[graph], sandbox=boxes) as runtime:
+        run = await runtime.start(graph, {}, thread="t")
+        await resting(run)
+    boxes = DirectorySandboxes(tmp_path / "boxes")
+    async with Runtime.open(url, graphs=[graph], sandbox=boxes) as runtime:
+        run = await runtime.get(run.id)
+        await answered(runtime, run)
+        assert (await run.result(timeout=20)).log == ["1", "12", "123"]
+        assert ran == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("way", ["other", "end"])

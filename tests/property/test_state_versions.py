@@ -109,6 +109,18 @@ graph.edge("sub", "drop")
 graph.edge("part", "drop")
 
 
+phased = Graph(Box, name="phased", checkpoints="phases", step_limit=10_000)
+phased.node(plain)
+phased.node(inner, name="sub")
+phased.node(part)
+phased.node(phase=True)(drop)
+for source in ("plain", "drop"):
+    phased.branch(source, route, targets=["plain", "sub", "part", END])
+phased.branch(START, route, targets=["plain", "sub", "part", END])
+phased.edge("sub", "drop")
+phased.edge("part", "drop")
+
+
 Version = tuple[Box, bool]
 """State at a checkpoint; whether `drop` comes next."""
 
@@ -203,16 +215,48 @@ async def play(plan: list[Any], check: Callable[[int], bool]) -> None:
         await runtime.__aexit__(None, None, None)
 
 
+async def play_phases(plan: list[Any]) -> None:
+    """Play runs of a graph that checkpoints at phases: what is a checkpoint loads as it was."""
+    async with Runtime.open(f"memory://phases-{next(NAMES)}", graphs=[phased]) as runtime:
+        box = Box()
+        for number, (todo, items, _is_new_process, fork) in enumerate(plan):
+            given = {"todo": todo, "items": items}
+            run = await runtime.start(phased, given, thread="t")
+            versions = expected(box, todo, {"items": items})
+            assert await run.result() == versions[-1][0]
+            box = versions[-1][0]
+            kept = [each for each in await runtime.history("t") if each.run_id == run.id]
+            assert kept[0].step == len(versions) - 1
+            for each in kept:
+                assert await runtime.state("t", at=each.id) == versions[each.step][0]
+            assert (await runtime.replay(run.id)).divergences == ()
+            at = kept[fork[2] % len(kept)]
+            origin = "t", {at.id - 1: versions[at.step]}
+            await forked(runtime, origin, at.id - 1, fork[3], f"f{number}")
+            assert (await runtime.replay((await runtime.runs())[0].run_id)).divergences == ()
+
+
+@given(runs, st.sampled_from([0, 200, 10_000_000]))
+@settings(max_examples=60, deadline=None)
+def test_every_phase_loads_as_it_was(plan, journal_bytes):
+    with (
+        patch("perdure.engine.driver.SNAPSHOT_BYTES_MIN", journal_bytes),
+        patch("perdure.engine.driver.WHOLE_COPY_SHARE", 0),
+        patch("perdure.engine.driver.STATE_BYTES_SHARE", 1_000_000),
+    ):
+        asyncio.run(play_phases(plan))
+
+
 async def forked(
     runtime: Runtime,
-    origin: tuple[str, list[Version]],
+    origin: tuple[str, list[Version] | dict[int, Version]],
     number: int,
     update: dict[str, Any],
     to: str,
 ) -> list[Version]:
     """Fork a thread at one of its checkpoints; return what the fork is to have at its own."""
     thread, versions = origin
-    at = number % len(versions)
+    at = number % len(versions) if isinstance(versions, list) else number
     box, is_drop_next = versions[at]
     fields = {key: value for key, value in update.items() if key != "kind"}
     run = await runtime.fork(thread, at=at + 1, update=fields, to=to)
