@@ -10,7 +10,7 @@ import pytest
 from perdure import END, START, Context, Graph, Runtime, append
 from perdure.codec import erase_frame
 from perdure.engine.limits import FORK_CHAIN_MAX
-from perdure.engine.origins import all_inherited_points, inherited_points
+from perdure.engine.origins import all_inherited, inherited_points
 from perdure.errors import RecordErased, StoreCorrupt
 from perdure.ids import RunId, TenantId, ThreadId
 from tests.engine.orders import answered, resting
@@ -179,7 +179,29 @@ async def test_the_points_that_forks_need_are_told(open_runtime):
     store = runtime.engine.store
     assert await inherited_points(store, TENANT, ThreadId("t")) == {2, 4}
     assert await inherited_points(store, TENANT, ThreadId("f2")) == set()
-    assert await all_inherited_points(store, TENANT) == {"t": {2, 4}, "f1": {1}}
+    found = await all_inherited(store, TENANT)
+    assert {thread: {each.checkpoint for each in those} for thread, those in found.items()} == {
+        "t": {2, 4},
+        "f1": {1},
+    }
+    assert {each.thread for each in found[ThreadId("t")]} == {"f1", "f2", "f3"}
+
+
+async def test_a_fork_is_read_by_the_copy_that_was_made_at_its_checkpoint(
+    open_runtime, monkeypatch
+):
+    monkeypatch.setattr("perdure.engine.driver.SNAPSHOT_BYTES_MIN", 0)
+    monkeypatch.setattr("perdure.engine.driver.WHOLE_COPY_SHARE", 0)
+    runtime = await open_runtime(talk)
+    run = await runtime.start(talk, {"left": 6, "name": "a"}, thread="t")
+    await run.result(timeout=20)
+    seqs = {event.seq: event.kind for event in await runtime.events(run.id)}
+    for at in range(2, 8):
+        fork = await runtime.fork("t", at=at, to=f"f{at}", update={"left": 0})
+        await fork.result(timeout=20)
+        place = (await start_record(runtime, fork.id))["state_at"]
+        assert (place["copy_seq"], seqs[place["copy_seq"]]) == (place["seq"] + 1, "state_snapshot")
+        assert (await runtime.state(f"f{at}", at=1)).log == (await runtime.state("t", at=at)).log
 
 
 async def test_a_fork_from_before_a_rollback_and_after_it(open_runtime):

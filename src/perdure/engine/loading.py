@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from perdure.codec import (
     NO_HASH,
@@ -618,10 +619,20 @@ class _Search:
                 state.root.cells, self._origins = inherited.cells, inherited.origins
             if isinstance(record, rec.StateCopied | rec.StateSnapshot):
                 self._copy, self._origins = (row.ordinal, seq), 0
+                self._copied(record)
             if _is_checkpoint(record):
                 self._reached(state, row, record, (seq, version))
         self._cells = state.root.cells if state.root.is_started or row.ordinal > 1 else {}
         return self.found is not None and self._checkpoint is not None
+
+    def _copied(self, record: rec.StateCopied | rec.StateSnapshot) -> None:
+        """Let what was found be read by a copy that was made at that very checkpoint."""
+        found = self.found
+        if found is None or found.place is None or not isinstance(record, rec.StateCopied):
+            return
+        if found.checkpoint == record.made_at:
+            place = rec.StatePlace(found.place.ordinal, found.place.seq, *self._copy)
+            self.found = replace(found, place=place, origins=0)
 
     def _reached(self, state: fold.RunState, row: RunRow, record: Any, at: tuple[int, int]) -> None:
         """Note a checkpoint that was reached, if it is the wanted one; `at`: seq and version."""

@@ -8,6 +8,8 @@ checkpoints are loaded by it, also when newer ones are not any more.
 
 from collections.abc import AsyncIterator
 
+from msgspec import Struct
+
 from perdure.engine.branches import FORK_MARK
 from perdure.engine.limits import SCAN_PAGE
 from perdure.engine.loading import read_records
@@ -18,37 +20,47 @@ from perdure.model import records as rec
 from perdure.store.api import RunQuery, Store
 
 
+class Inherits(Struct, frozen=True):
+    """What a fork inherits.
+
+    Attributes:
+        thread: the fork.
+        checkpoint: of its origin.
+        place: where in the origin's journal; it is read by the whole copy that the place names,
+            from where that one starts up to the place.
+    """
+
+    thread: ThreadId
+    checkpoint: int
+    place: rec.StatePlace
+
+
 async def inherited_points(store: Store, tenant: TenantId, thread: ThreadId) -> set[int]:
     """Return the checkpoints of a thread that its forks inherit from.
 
     All rows of runs of the tenant are looked through; who asks about many threads asks
-    `all_inherited_points` once.
+    `all_inherited` once.
 
     Raises:
         StoreCorrupt, DecodeFailed: a fork's start record can't be read (one that was erased needs
             nothing).
     """
-    return (await _points(store, tenant, thread)).get(thread, set())
+    return {each.checkpoint for each in (await all_inherited(store, tenant)).get(thread, [])}
 
 
-async def all_inherited_points(store: Store, tenant: TenantId) -> dict[ThreadId, set[int]]:
-    """Return the checkpoints that forks inherit from, by the thread that has them.
+async def all_inherited(store: Store, tenant: TenantId) -> dict[ThreadId, list[Inherits]]:
+    """Return what forks inherit, by the thread that has it.
 
     Raises:
         StoreCorrupt, DecodeFailed: as `inherited_points`.
     """
-    return await _points(store, tenant, None)
-
-
-async def _points(
-    store: Store, tenant: TenantId, only: ThreadId | None
-) -> dict[ThreadId, set[int]]:
-    found: dict[ThreadId, set[int]] = {}
+    found: dict[ThreadId, list[Inherits]] = {}
     async for origin, row in _forks(store, tenant):
-        if only in {None, origin}:
-            started = await _inheriting_start(store, row)
-            if started is not None and started.origin_checkpoint is not None:
-                found.setdefault(origin, set()).add(started.origin_checkpoint)
+        started = await _inheriting_start(store, row)
+        if started is None or started.origin_checkpoint is None or started.state_at is None:
+            continue
+        inherits = Inherits(row.thread, started.origin_checkpoint, started.state_at)
+        found.setdefault(origin, []).append(inherits)
     return found
 
 
