@@ -9,7 +9,8 @@ import pytest
 
 from perdure import END, START, Context, Graph, NotFound, append, effect
 from perdure.engine.costs import tokens_in
-from tests.engine.orders import answered, resting
+from tests.engine.polled import answered
+from tests.engine.polled import reached as resting
 
 
 @dataclass

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 import apsw
 import pytest
 
-from perdure import END, START, Context, Graph, Runtime, append
+from perdure import END, START, Context, Graph, RunStatus, Runtime, append
 from perdure.codec import erase_frame
 from perdure.engine.limits import FORK_CHAIN_MAX
 from perdure.engine.origins import all_inherited, inherited_points
 from perdure.errors import RecordErased, StoreCorrupt
 from perdure.ids import RunId, TenantId, ThreadId
-from tests.engine.orders import answered, resting
+from tests.engine.bills import new, old, until
+from tests.engine.polled import answered
+from tests.engine.polled import reached as resting
 
 TENANT = TenantId("default")
 
@@ -264,3 +266,32 @@ async def test_what_the_origin_has_in_pages_is_not_written_again(file_url):
         await again.result(timeout=20)
         assert db.execute(counting).get - before < 5
         db.close()
+
+
+async def test_a_fork_inherits_what_was_before_its_origin_was_moved(clock, open_workers):
+    async with clock.autojump():
+        [worker] = await open_workers(1, old())
+        run = await worker.start("bills", {"amount": 7}, thread="t")
+        await until(clock, run, RunStatus.WAITING)
+        fork = await worker.fork("t", update={"amount": 9}, to="f")
+        await until(clock, fork, RunStatus.WAITING)
+        await worker.close()
+        [idle] = await open_workers(1, old(), worker=False)
+        late = await idle.fork("t", update={"amount": 11}, to="late")
+        [runtime] = await open_workers(1, new())
+        run, fork, late = [await runtime.get(each.id) for each in (run, fork, late)]
+        await until(clock, late, RunStatus.WAITING)
+        for ask in await runtime.asks():
+            await runtime.answer(ask.id, True, by="ada")
+        assert (await run.result()).cents == 700
+        assert [(await each.result()).cents for each in (fork, late)] == [900, 1100]
+        assert (await fork.row()).version == (await late.row()).version == 2
+        first = await runtime.state("f", at=1)
+        assert (first.cents, first.notes) == (900, ["begun"])
+        assert (await runtime.state("late")).notes[0] == "begun"
+        for thread, inherits in (("f", True), ("t", False)):  # moved there; of the older version
+            other = await runtime.fork(thread, at=1, to=f"of-{thread}")
+            body = (await runtime.events(other.id))[0].body
+            assert (body["inherits"], body["version"]) == (inherits, 2)
+            await until(clock, other, RunStatus.WAITING)
+            assert (await runtime.state(f"of-{thread}")).currency == "EUR"

@@ -13,7 +13,7 @@ from perdure.engine.paging import VALUES
 from perdure.errors import StoreCorrupt
 from perdure.governance import verify
 from perdure.ids import RunId
-from tests.engine.orders import resting
+from tests.engine.polled import reached as resting
 
 
 @dataclass

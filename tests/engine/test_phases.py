@@ -11,7 +11,8 @@ from perdure.errors import GraphInvalid
 from perdure.ids import RunId
 from perdure.model import records as rec
 from perdure.sandbox import DirectorySandboxes
-from tests.engine.orders import answered, resting
+from tests.engine.polled import answered
+from tests.engine.polled import reached as resting
 
 
 def largest(one: int, other: int) -> int:

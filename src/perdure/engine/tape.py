@@ -108,12 +108,14 @@ async def read_tape(store: Store, row: RunRow, version: int) -> Tape:
     if row.base_checkpoint:
         before = await load_checkpoint(store, row.tenant, row.thread, row.base_checkpoint)
         cells = before.cells
-    recorder = _Recorder(Tape(row=row, cells=cells), version)
     place = f"run {row.run_id!r}"
-    for _seq, _frame, record in await read_records(store, row.run_id):
+    records = await read_records(store, row.run_id)
+    for _seq, _frame, record in records[:1]:
         if isinstance(record, rec.RunStarted) and record.inherits:
-            cells.update((await load_inherited(store, record)).cells)
+            cells = (await load_inherited(store, record)).cells
             await inline_cells(store, row.tenant, place, cells)
+    recorder = _Recorder(Tape(row=row, cells=cells), version)
+    for _seq, _frame, record in records:
         if type(record) in _WITH_FIELDS or type(record) in VALUES:
             recorder.take(await inline_record(store, row.tenant, place, record))
         else:
