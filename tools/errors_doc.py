@@ -116,6 +116,9 @@ NEXT: dict[type[PerdureError], str] = {
     errors.StoreLocked: "Try again; if it stays, find who holds it: `fuser FILE`.",
     errors.StoreReadOnly: "Give this user write permission for the file and its folder.",
     errors.StoreFull: "Free space on the disk (or raise the quota) and try again.",
+    errors.QuotaExceeded: (
+        "Make room (`perdure prune`), or raise the quota (`perdure quota set`), and try again."
+    ),
     errors.StoreForeign: "Name another file in the store URL.",
     errors.StoreSchemaNewer: "Use the newer Perdure that wrote it, or another store.",
     errors.StoreCorrupt: "Run `perdure doctor`, keep a copy, and restore from a backup.",
@@ -131,6 +134,10 @@ NEXT: dict[type[PerdureError], str] = {
     errors.RecordErased: (
         "Nothing brings erased records back. `perdure audit verify` shows that nothing else was "
         "changed; read from a copy that was exported before, if there is one."
+    ),
+    errors.HistoryPruned: (
+        "Read one of the checkpoints that are kept: `perdure history THREAD` lists them; tag those "
+        "that are to stay (`perdure tag`)."
     ),
     errors.ExportInvalid: (
         "Copy the file again from where it was made, and compare its size; `perdure audit export` "

@@ -37,6 +37,11 @@ ORDERS = {
     "schedule pause": ["s"],
     "schedule resume": ["s"],
     "schedule remove": ["s"],
+    "quota set": ["--max-bytes", "1TB"],
+    "quota list": [],
+    "quota drop": [],
+    "prune": ["--keep", "1000"],
+    "untag": ["b", "release"],
 }
 """Commands about runs to come, in the order in which they make sense."""
 
@@ -57,6 +62,7 @@ def travelled(cli):
     }
     found["rollback"] = cli("rollback", "b@1", "--by", "a", "--yes", "--json").json
     found["history --cost"] = cli("history", "b", "--cost", "--json").json
+    found["tag"] = cli("tag", "b", "1", "release", "--json").json
     found["history (tree)"] = cli("history", "b", "--json").json
     return found
 

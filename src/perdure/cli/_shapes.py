@@ -24,6 +24,7 @@ from perdure.engine.doctor import Finding
 from perdure.engine.outlook import Outlook
 from perdure.engine.story import Decision, EffectSeen, NodeRun, StepRun, Story
 from perdure.engine.survey import Finding as Fated
+from perdure.engine.tagging import Tag
 from perdure.engine.timeline import InFlight, Lease, Takeover
 from perdure.engine.tree import ForkSeen, ThreadTree
 from perdure.engine.views import Ask, Checkpoint, LedgerEntry
@@ -362,6 +363,17 @@ def tree_json(tree: ThreadTree) -> dict[str, Any]:
         "runs": [story_json(story) for story in tree.runs],
         "forks": [fork_json(fork) for fork in tree.forks],
         "is_complete": tree.is_complete,
+        "tags": [tag_json(tag) for tag in tree.tags],
+    }
+
+
+def tag_json(tag: Tag) -> dict[str, Any]:
+    """Return a name of a checkpoint."""
+    return {
+        "name": tag.name,
+        "checkpoint": tag.checkpoint,
+        "by": tag.by,
+        "at": time_json(tag.at),
     }
 
 

@@ -22,13 +22,18 @@ def tree_lines(tree: ThreadTree, indent: str = "") -> Iterator[str]:
     where = f", forked from {origin.thread}@{origin.checkpoint}" if origin is not None else ""
     yield indented(f"{indent}thread {tree.thread}{where}")
     forks = list(tree.forks)
+    tags: dict[int, list[str]] = {}
+    for tag in tree.tags:
+        tags.setdefault(tag.checkpoint, []).append(tag.name)
     for story in tree.runs:
-        yield from _run_lines(story, forks, f"{indent}  ")
+        yield from _run_lines(story, forks, tags, f"{indent}  ")
     for fork in forks:  # of a checkpoint that is not there any more
         yield from _fork_lines(fork, f"{indent}  ")
 
 
-def _run_lines(story: Story, forks: list[ForkSeen], indent: str) -> Iterator[str]:
+def _run_lines(
+    story: Story, forks: list[ForkSeen], tags: dict[int, list[str]], indent: str
+) -> Iterator[str]:
     row = story.row
     yield indented(f"{indent}run {row.run_id}, {row.graph} v{row.version}, {row.status.value}")
     if story.rolled is not None:
@@ -37,6 +42,9 @@ def _run_lines(story: Story, forks: list[ForkSeen], indent: str) -> Iterator[str
         yield indented(f"{indent}  {back}")
     for step in story.steps:
         yield from step_lines(step, f"{indent}  ")
+        names = tags.get(step.checkpoint or 0, [])
+        if names:
+            yield indented(f"{indent}    tagged {', '.join(names)}")
         here = [fork for fork in forks if fork.checkpoint == step.checkpoint]
         for fork in here:
             forks.remove(fork)

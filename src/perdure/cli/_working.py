@@ -10,10 +10,11 @@ import typer
 
 from perdure.cli import _shapes as shapes
 from perdure.cli._executing import Interrupts, drain, log_to_stderr
-from perdure.cli._options import StoreUrl, await_
+from perdure.cli._options import SandboxRoot, StoreUrl, await_
 from perdure.cli._output import note, print_json, say, table
 from perdure.cli._reading import refuse_given
-from perdure.cli._store import DEFAULT_URL, check_shared, keys_given
+from perdure.cli._sandbox import sandboxes
+from perdure.cli._store import DEFAULT_URL, check_shared, creating
 from perdure.cli._targets import load_target
 from perdure.cli._text import plural
 from perdure.cli._worker_log import tell_of_ends, told_store
@@ -81,6 +82,7 @@ def worker(
     lease_ttl: LeaseTtl = LEASE_TTL_S,
     drain_window: DrainWindow = DRAIN_WINDOW_S,
     health: Health = None,
+    sandbox: SandboxRoot = None,
     versions: Annotated[
         bool, typer.Option("--versions", help="Print what it would execute, and exit.")
     ] = False,
@@ -103,6 +105,7 @@ def worker(
       perdure worker shop.refunds:graph shop.orders:graph --store sqlite:////var/lib/shop.db
       perdure worker refunds.py:graph --concurrency 16 --lease-ttl 30 --drain-window 25
       perdure worker refunds.py:graph --health 0.0.0.0:8080
+      perdure worker agent.py:graph --sandbox /var/lib/agents
       perdure worker refunds.py:graph --versions --json
     """
     if versions:
@@ -122,7 +125,8 @@ def worker(
         heartbeat_s=min(HEARTBEAT_S, lease_ttl / 3),
         drain_window_s=drain_window,
     )
-    await_(_work(targets, store, settings, None if health is None else address_of(health)))
+    address = None if health is None else address_of(health)
+    await_(_work(targets, store, settings, address, sandbox=sandbox))
 
 
 def _print_versions(graphs: list[Any], *, as_json: bool) -> None:
@@ -150,12 +154,18 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 async def _work(
-    targets: list[str], url: str, settings: WorkerSettings, health: tuple[str, int] | None
+    targets: list[str],
+    url: str,
+    settings: WorkerSettings,
+    health: tuple[str, int] | None,
+    *,
+    sandbox: str | None,
 ) -> None:
     interrupts = Interrupts()
     interrupts.watch()
     graphs = [load_target(target) for target in targets]
-    async with Runtime.open(told_store(url), graphs, worker=settings, keys=keys_given()) as runtime:
+    backend = await sandboxes(sandbox)
+    async with creating(told_store(url), graphs, worker=settings, sandbox=backend) as runtime:
         tell_of_ends(runtime)
         executing = runtime.worker
         if executing is None:

@@ -57,8 +57,8 @@ def split_frame(body: bytes) -> list[bytes]:
     """
     if body[:1] == _ERASED_BYTE:
         msg = (
-            "the records of this journal frame were erased on purpose; their digests were kept, so "
-            "that the journal can still be verified ('perdure audit verify')"
+            "the records of this journal frame were pruned, or erased on purpose; their digests "
+            "were kept, so that the journal can still be verified ('perdure audit verify')"
         )
         raise RecordErased(msg)
     array: bytes | memoryview = memoryview(body)[1:]

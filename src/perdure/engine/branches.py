@@ -200,6 +200,17 @@ async def preview_fork(
     )
 
 
+def fork_origin(row: RunRow) -> tuple[int, str] | None:
+    """Return (checkpoint, thread) that a fork's first run says it was forked from; None: no fork.
+
+    A fork of an older Perdure has an empty digest: its first record says it.
+    """
+    if row.ordinal != 1 or row.start_key is not None or not row.input_digest.startswith(FORK_MARK):
+        return None
+    checkpoint, _mark, thread = row.input_digest.removeprefix(FORK_MARK).partition(":")
+    return int(checkpoint), thread
+
+
 def new_fork(
     engine: Environment,
     tenant: TenantId,

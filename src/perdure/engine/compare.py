@@ -13,14 +13,15 @@ from typing import Any
 from msgspec import Struct, field
 
 from perdure.core import fold
+from perdure.engine.branches import fork_origin
 from perdure.engine.edge import is_text
 from perdure.engine.environment import Environment
 from perdure.engine.limits import FORK_DEPTH_MAX
-from perdure.engine.loading import load_checkpoint, read_records
+from perdure.engine.loading import load_checkpoint, read_kept, read_records
 from perdure.engine.patch import Edit, edits
 from perdure.engine.story import Decision, EffectSeen, StepRun, node_name, tell
 from perdure.engine.views import Checkpoint, is_pair, plain_values
-from perdure.errors import NotFound, UsageError
+from perdure.errors import HistoryPruned, NotFound, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import RunRow
 from perdure.model import records as rec
@@ -248,7 +249,7 @@ async def _point_of_thread(
 async def _newest_of_run(engine: Environment, row: RunRow) -> int | None:
     """Return a run's newest checkpoint by its journal: its row knows it at each release only."""
     found = None
-    for _seq, _frame, record in await read_records(engine.store, row.run_id):
+    for _seq, _frame, record in await read_kept(engine.store, row.run_id):
         if isinstance(record, rec.StepCommitted) and record.scope == "":
             found = record.checkpoint
     return found
@@ -285,19 +286,38 @@ async def _line(engine: Environment, point: Point, *, only_run: bool) -> list[Le
         origin = ThreadId(started.origin_thread)
         try:
             at = await load_checkpoint(engine.store, row.tenant, origin, started.origin_checkpoint)
-        except NotFound:
+        except (NotFound, HistoryPruned):
             break  # the origin is not there any more
         row, upto = at.run, at.checkpoint
     return legs
 
 
 async def started_of(engine: Environment, row: RunRow) -> rec.RunStarted:
-    """Return a run's start record."""
-    [(_seq, _frame, record), *_rest] = await read_records(engine.store, row.run_id, limit=1)
+    """Return a run's start record; of one that was pruned what its row says of it."""
+    try:
+        [(_seq, _frame, record), *_rest] = await read_records(engine.store, row.run_id, limit=1)
+    except HistoryPruned:
+        return _started_by(row)
     if not isinstance(record, rec.RunStarted):
         msg = f"the journal of run {row.run_id!r} does not begin with a start record"
         raise NotFound(msg, run_id=row.run_id)
     return record
+
+
+def _started_by(row: RunRow) -> rec.RunStarted:
+    """Return a start record by a row alone: no input; the origin, where it is a fork."""
+    origin = fork_origin(row)
+    return rec.RunStarted(
+        row.created_at_us,
+        row.run_id,
+        row.tenant,
+        row.thread,
+        row.graph,
+        row.version,
+        {},
+        origin_thread=None if origin is None else origin[1],
+        origin_checkpoint=None if origin is None else origin[0],
+    )
 
 
 def _shared(a: list[Leg], b: list[Leg]) -> tuple[int, Place | None]:

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from perdure.engine.environment import Environment
 from perdure.engine.limits import CLAIM_OVERDUE_S, SCAN_PAGE
-from perdure.engine.loading import read_records
+from perdure.engine.loading import read_kept
 from perdure.engine.outlook import (
     command,
     describe_kept,
@@ -209,7 +209,7 @@ def _is_same(before: RunRow, after: RunRow) -> bool:
 async def _journal(engine: Environment, row: RunRow, report: Report) -> list[Finding]:
     """Read the whole journal: every hash of its chain, every record."""
     try:
-        report.records += len(await read_records(engine.store, row.run_id))
+        report.records += len(await read_kept(engine.store, row.run_id))
     except (StoreCorrupt, DecodeFailed) as error:
         return [
             Finding(

@@ -30,7 +30,8 @@ from perdure.engine.limits import (
     WHOLE_COPY_SHARE,
     YIELD_STEPS,
 )
-from perdure.engine.loading import Loaded, Mark, at_channel
+from perdure.engine.loading import Loaded, at_channel
+from perdure.engine.marks import Mark
 from perdure.engine.os_threads import call_in_os_thread, without_exit
 from perdure.engine.paging import Filed, Pagers, is_whole
 from perdure.engine.phases import Passing, check_ahead, encoded_of, goes_by, is_phase
@@ -559,7 +560,9 @@ class GraphDriver:
             here.lengths,
         )
         before = self._run.journal.total_bytes
-        self._run.record(record, *filed.changes(), ThreadBased(seq=here.seq))
+        self._run.record(
+            record, *filed.changes(), ThreadBased(seq=here.seq, made_at=here.checkpoint)
+        )
         self._mark = here
         self._state_bytes = filed.size
         in_pages = sum(size for name, size in filed.sizes.items() if self._grows(name))

@@ -12,6 +12,7 @@ from perdure.codec import TypeRegistry, ValueCodec
 from perdure.core import fold
 from perdure.core.migration import chain_of
 from perdure.core.plan import GraphPlan
+from perdure.engine.capacity import Capacity
 from perdure.engine.limits import (
     CLOSE_S,
     LEASE_MARGIN_S,
@@ -72,6 +73,7 @@ class Environment:
         self.codec = ValueCodec(self.registry)
         self.queue = CommitQueue(store, services.clock)
         self.starts = StartQueue(store)
+        self.capacity = Capacity(store, services)
         self.sandbox_backend = sandbox
         self.worker_id = ""
         self.lease_ttl_s = LEASE_TTL_S

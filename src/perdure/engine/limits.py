@@ -246,3 +246,15 @@ STILL_TURNS = 50
 
 UNWIND_TURNS = 100
 """Turns of the event loop that a replayed node has to end when it is stopped."""
+
+QUOTA_LOOK_S = 10.0
+"""How old what a process knows of quotas may be."""
+
+DISK_LOOK_S = 5.0
+"""How old what it knows of the disk may be."""
+
+MEASURE_S = 60.0
+"""Seconds between two measurements of what a tenant takes, at least."""
+
+MEASURE_SHARE = 0.02
+"""Share of the time that measuring may take: of a large store it is done more seldom."""

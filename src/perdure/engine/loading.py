@@ -6,6 +6,7 @@ Every frame's chain hash is checked on the way: what was read is what was writte
 Size: every way to read a journal: its frames, its records, a run, a thread, a checkpoint.
 """
 
+import datetime as dt
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,58 +16,29 @@ from msgspec.structs import replace
 from perdure.codec import (
     NO_HASH,
     decode_record,
-    encode_record,
+    digests_of,
+    is_erased,
     is_hash_right,
     record_digests,
     split_frame,
 )
 from perdure.core import fold
 from perdure.engine.limits import FORK_CHAIN_MAX, FRAMES_READ
+from perdure.engine.marks import Counted, Mark, Start
 from perdure.engine.paging import Field, inline_cells, inline_state
-from perdure.errors import DecodeFailed, InvariantBroken, LeaseLost, NotFound, StoreCorrupt
+from perdure.errors import (
+    DecodeFailed,
+    HistoryPruned,
+    InvariantBroken,
+    LeaseLost,
+    NotFound,
+    RecordErased,
+    StoreCorrupt,
+)
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import FrameRow, RunRow, RunStatus
 from perdure.model import records as rec
 from perdure.store.api import Store
-
-
-class Mark(Struct, frozen=True):
-    """The place that a whole copy was made at: where the copy after it lets loading start.
-
-    Attributes:
-        ordinal: of the run that holds the copy.
-        seq: of the copy; the state is that right after it.
-        step, checkpoint, next, snapshot: of the state.
-        lengths: items in each field that is appended to.
-    """
-
-    ordinal: int
-    seq: int
-    step: int
-    checkpoint: int
-    next: list[rec.TaskSpec]
-    snapshot: str | None
-    lengths: dict[str, int]
-
-
-class Start(Struct, frozen=True):
-    """Where folding a thread starts: after record `seq` of its run `ordinal`, with a copy's state.
-
-    `made_ordinal`, `made_seq`: where the copy itself is.
-    """
-
-    ordinal: int
-    seq: int
-    record: rec.StateCopied | rec.StateSnapshot | None = None
-    made_ordinal: int = 0
-    made_seq: int = 0
-
-    @property
-    def made_at(self) -> int:
-        """The oldest checkpoint that can be read from here."""
-        if isinstance(self.record, rec.StateCopied):
-            return self.record.made_at
-        return self.record.checkpoint if self.record is not None else 0
 
 
 class Line(Struct):
@@ -162,20 +134,23 @@ def check_frame(frame: FrameRow, previous: FrameRow | None) -> list[bytes]:
         records = split_frame(frame.body)
     except DecodeFailed as error:
         raise _located(error, frame, frame.first_seq) from error
-    digests = record_digests(records)
+    _check_hash(frame, previous, record_digests(records))
+    return records
+
+
+def _check_hash(frame: FrameRow, previous: FrameRow | None, digests: list[bytes]) -> None:
     is_linked = previous is None or (
         frame.prev_hash == previous.hash and frame.first_seq == previous.first_seq + previous.count
     )
     if previous is None and frame.first_seq == 1:
         is_linked = frame.prev_hash == NO_HASH
-    if len(records) != frame.count or not is_hash_right(frame, digests) or not is_linked:
+    if len(digests) != frame.count or not is_hash_right(frame, digests) or not is_linked:
         msg = (
             f"run {frame.run_id!r}: the journal at seq {frame.first_seq} is not what was written "
             "(hash chain broken); nothing was changed. Restore the store from a backup; 'perdure "
             "audit verify' lists the damage."
         )
         raise StoreCorrupt(msg, run_id=frame.run_id, seq=frame.first_seq)
-    return records
 
 
 def _located(error: DecodeFailed, frame: FrameRow, seq: int) -> DecodeFailed:
@@ -198,17 +173,74 @@ def record_at(frame: FrameRow, seq: int, encoded: bytes) -> rec.Record:
 async def read_records(
     store: Store, run_id: str, from_seq: int = 1, *, limit: int | None = None
 ) -> list[tuple[int, FrameRow, rec.Record]]:
-    """Return (seq, frame, record) of a run from a seq on, verified; `limit`: frames at most."""
+    """Return (seq, frame, record) of a run from a seq on, verified; `limit`: frames at most.
+
+    Raises:
+        HistoryPruned: records of it were pruned.
+    """
     frames = await store.read_frames(run_id, from_seq=from_seq, limit=limit)  # type: ignore[arg-type]  # ids are strings here
     found = []
     previous: FrameRow | None = None
     for frame in frames:
-        for offset, encoded in enumerate(check_frame(frame, previous)):
-            seq = frame.first_seq + offset
-            if seq >= from_seq:
-                found.append((seq, frame, record_at(frame, seq, encoded)))
+        try:
+            records = check_frame(frame, previous)
+        except RecordErased as error:
+            raise HistoryPruned(str(error), run_id=run_id, seq=frame.first_seq) from error
+        found += _records_of(frame, records, from_seq)
         previous = frame
     return found
+
+
+def _records_of(
+    frame: FrameRow, records: Sequence[bytes], from_seq: int
+) -> list[tuple[int, FrameRow, rec.Record]]:
+    return [
+        (seq, frame, record_at(frame, seq, encoded))
+        for seq, encoded in enumerate(records, frame.first_seq)
+        if seq >= from_seq
+    ]
+
+
+async def read_kept(
+    store: Store, run_id: str, from_seq: int = 1
+) -> list[tuple[int, FrameRow, rec.Record]]:
+    """Return (seq, frame, record) of what is left of a run from a seq on, verified.
+
+    Where records were pruned, their seqs are missing.
+    """
+    found = []
+    previous: FrameRow | None = None
+    for frame in await store.read_frames(run_id, from_seq=from_seq):  # type: ignore[arg-type]  # ids are strings here
+        if is_erased(frame.body):
+            _check_hash(frame, previous, digests_of(frame.body))
+        else:
+            found += _records_of(frame, check_frame(frame, previous), from_seq)
+        previous = frame
+    return found
+
+
+def resumed(state: fold.RunState, seq: int, record: rec.Record) -> fold.RunState | None:
+    """Return the state to apply a record to: a fresh one after a gap; None: leave the record out.
+
+    After a gap records are left out up to one that needs nothing of what came before.
+    """
+    if seq == state.last_seq + 1:
+        return state
+    return after_gap(state, seq) if is_resumable(record) else None
+
+
+def is_resumable(record: rec.Record) -> bool:
+    """Return whether folding can go on here after a gap: what came before is not needed."""
+    return isinstance(record, rec.StepCommitted) and record.scope == ""
+
+
+def after_gap(state: fold.RunState, seq: int) -> fold.RunState:
+    """Return the state to go on with at a record that `is_resumable`."""
+    fresh = fold.RunState(state.run_id)
+    fresh.started = state.started
+    fresh.checkpoint = state.checkpoint
+    fresh.last_seq = seq - 1
+    return fresh
 
 
 async def _find_start(store: Store, tenant: TenantId, thread: ThreadId) -> Start:
@@ -216,8 +248,30 @@ async def _find_start(store: Store, tenant: TenantId, thread: ThreadId) -> Start
     row = await store.read_thread(tenant, thread)
     if row is None or not row.base_seq:
         return Start(1, 0)
-    [base, *_later] = await store.read_thread_runs(tenant, thread, from_ordinal=row.base_ordinal)
-    return await _start_at(store, base, row.base_seq)
+    return await _start_of(store, tenant, thread, row.base_ordinal, row.base_seq)
+
+
+async def find_start_at(store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int) -> Start:
+    """Return where folding a thread up to a checkpoint starts: at the newest copy that it can use.
+
+    Threads of before there was an index of copies start at their beginning.
+    """
+    copies = await store.find_copies(tenant, thread, upto=checkpoint, limit=1)
+    if not copies:
+        return Start(1, 0)
+    return await _start_of(store, tenant, thread, copies[0].ordinal, copies[0].seq)
+
+
+async def _start_of(
+    store: Store, tenant: TenantId, thread: ThreadId, ordinal: int, seq: int
+) -> Start:
+    """Return where folding starts with the copy that stands there.
+
+    Raises:
+        StoreCorrupt: there is none.
+    """
+    [base, *_later] = await store.read_thread_runs(tenant, thread, from_ordinal=ordinal)
+    return await _start_at(store, base, seq)
 
 
 async def _start_at(store: Store, base: RunRow, at_seq: int) -> Start:
@@ -309,41 +363,6 @@ async def _fold_frames(store: Store, run: RunRow, line: Line, start: Start) -> L
         counted.whole,
         mark=counted.mark,
     )
-
-
-class Counted(Struct):
-    """What was read since the newest whole copy, and the place that the copy was made at."""
-
-    size: int
-    whole: int
-    mark: Mark | None
-
-    def begin(self, start: Start, state: fold.RunState) -> None:
-        """Begin at a copy; one that was made at the very place that folding starts at counts."""
-        record = start.record
-        if record is None or (start.ordinal, start.seq) != (start.made_ordinal, start.made_seq):
-            return
-        size = len(encode_record(record))
-        if isinstance(record, rec.StateCopied):
-            self.passed(record, state, start.ordinal, start.seq, size)
-        else:
-            self.size, self.whole, self.mark = 0, size, None
-
-    def passed(
-        self, record: rec.StateCopied, state: fold.RunState, ordinal: int, seq: int, size: int
-    ) -> None:
-        """Note a copy on the way."""
-        self.size = 0
-        self.whole = size
-        self.mark = Mark(
-            ordinal,
-            seq,
-            state.root.step - 1,
-            state.checkpoint,
-            [task.spec for task in state.root.tasks.values()],
-            state.snapshot,
-            record.lengths,
-        )
 
 
 def _started_of(frames: Sequence[FrameRow]) -> rec.RunStarted:
@@ -546,7 +565,19 @@ async def load_checkpoint(
 
     Raises:
         NotFound: no such thread, or no such checkpoint; names what there is.
+        HistoryPruned: the checkpoint was pruned.
     """
+    try:
+        return await _inlined(store, await _find_checkpoint(store, tenant, thread, checkpoint))
+    except (StoreCorrupt, HistoryPruned):
+        # Once more: what is missing may have been pruned just then, which this says.
+        return await _inlined(store, await _find_checkpoint(store, tenant, thread, checkpoint))
+
+
+async def _find_checkpoint(
+    store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int | None
+) -> At:
+    """Return the thread's state at a checkpoint, with references to pages."""
     runs = await store.read_thread_runs(tenant, thread, from_ordinal=1)
     if not runs:
         msg = (
@@ -556,11 +587,15 @@ async def load_checkpoint(
         raise NotFound(msg, thread=thread, tenant=tenant)
     start = await _find_start(store, tenant, thread)
     if checkpoint is not None and checkpoint < start.made_at:
-        start = Start(1, 0)
+        start = await find_start_at(store, tenant, thread, checkpoint)
     search = _Search(checkpoint, start)
     for row in runs:
         if row.ordinal >= start.ordinal and await search.look(store, row, start):
-            return await _inlined(store, search.of())
+            return search.of()
+        if search.is_broken and checkpoint is None:
+            await read_records(store, row.run_id)  # of the newest state nothing is ever pruned
+        if search.is_broken and checkpoint is not None and checkpoint > 0:
+            raise await _pruned(store, tenant, thread, checkpoint)
     found, newest = search.found, search.newest
     if found is None or checkpoint is not None:
         msg = (
@@ -568,7 +603,21 @@ async def load_checkpoint(
             f"'perdure history {thread}' lists them"
         )
         raise NotFound(msg, thread=thread, checkpoint=checkpoint, newest=newest)
-    return await _inlined(store, found)
+    return found
+
+
+async def _pruned(
+    store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int
+) -> HistoryPruned:
+    row = await store.read_thread(tenant, thread)
+    at_us = row.pruned_at_us if row is not None else 0
+    at = dt.datetime.fromtimestamp(at_us // 1_000_000, dt.UTC).isoformat()
+    when = f" (the thread was pruned last at {at})" if at_us else ""
+    msg = (
+        f"thread {thread!r}: checkpoint {checkpoint} was pruned{when}; nothing was changed. "
+        f"'perdure history {thread}' lists the checkpoints that are kept"
+    )
+    return HistoryPruned(msg, tenant=tenant, thread=thread, checkpoint=checkpoint, pruned_at=at)
 
 
 async def _inlined(store: Store, at: At) -> At:
@@ -597,21 +646,28 @@ class _Search:
         self._origins = 0
         self.found: At | None = None
         self.newest = 0
+        self.is_broken = False
 
     async def look(self, store: Store, row: RunRow, start: Start) -> bool:
-        """Fold a run; return whether the checkpoint was found, so that no more need be read."""
+        """Fold a run; return whether the checkpoint was found, so that no more need be read.
+
+        Where records are missing before it is, `is_broken` is set, and nothing more can be found.
+        """
         state = fold.RunState(row.run_id)
         state.root.cells = self._cells
         state.checkpoint = row.base_checkpoint
         after = start.seq if row.ordinal == start.ordinal else 0
-        records = await read_records(store, row.run_id, after + 1)
+        records = await read_kept(store, row.run_id, after + 1)
         version = _first_version(row, records)
+        state.last_seq = after
         if after and start.record is not None:
             fold.start_at(state, start.record)
             # Before the place that the copy was made at, it is no state that ever was.
             if start.made_at == state.checkpoint:
                 self._reached(state, row, start.record, (after, version))
         for seq, _frame, record in records:
+            if seq != state.last_seq + 1:
+                break
             fold.apply(state, record)
             version = record.to_version if isinstance(record, rec.VersionMoved) else version
             if isinstance(record, rec.RunStarted) and record.inherits:
@@ -623,6 +679,7 @@ class _Search:
             if _is_checkpoint(record):
                 self._reached(state, row, record, (seq, version))
         self._cells = state.root.cells if state.root.is_started or row.ordinal > 1 else {}
+        self.is_broken = state.last_seq < row.last_seq
         return self.found is not None and self._checkpoint is not None
 
     def _copied(self, record: rec.StateCopied | rec.StateSnapshot) -> None:

@@ -233,7 +233,8 @@ async def write_moved(engine: Environment, row: RunRow, move: Move, change: RunR
         records.append(replace(move.snapshot, values=values))
         changes += [PagesPut(pages=pages)] if pages else []
         if move.is_base:
-            changes.append(ThreadBased(seq=row.last_seq + 1 + len(records)))
+            seq = row.last_seq + 1 + len(records)
+            changes.append(ThreadBased(seq=seq, made_at=move.snapshot.checkpoint))
     records.append(rec.Released(engine.now_us(), "version_moved", change.waits, change.failure))
     # One commit: a process that is killed leaves the run as it was, or moved.
     # crash-point: version.move.before

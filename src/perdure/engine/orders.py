@@ -1,4 +1,4 @@
-"""What users say for all runs to come: limits over all workers, schedules, versions.
+"""What users say for all runs to come: limits over all workers, quotas, schedules, versions.
 
 A part of `Runtime`, in a module of its own.
 """
@@ -27,8 +27,12 @@ from perdure.model import (
     LimitRow,
     Missed,
     OnBusy,
+    QuotaRow,
     ScheduleRow,
+    Usage,
 )
+
+_BYTES_MAX = 1 << 62
 
 COUNT_MAX = 1_000_000_000
 """Largest concurrency or rate: far from what a store's integers can hold."""
@@ -85,6 +89,21 @@ class Schedule:
     fired_at: dt.datetime | None
     fired_run: str | None
     problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """How much room a tenant may take, and takes.
+
+    Attributes:
+        tenant: None: all of them together.
+        usage: measured when it was asked for.
+    """
+
+    tenant: str | None
+    bytes_max: int
+    usage: Usage
+    set_at: dt.datetime
 
 
 class Orders:
@@ -163,6 +182,55 @@ class Orders:
                 running=room.running(limit),
             )
             for limit in state.limits
+        ]
+
+    # -- quotas ------------------------------------------------------------------------------------
+
+    async def set_quota(self, bytes_max: int, *, tenant: str | None = None) -> None:
+        """Set how many bytes a tenant may take in the store; starts beyond it are refused.
+
+        What is under way goes on. It is measured now and then, not at each write.
+
+        Args:
+            bytes_max: journals, pages and ledger together, from 1.
+            tenant: whose; None: all tenants together.
+
+        Raises:
+            SettingInvalid: out of range; nothing was written.
+
+        Durability: when it returns. Idempotent: yes.
+        """
+        if not 1 <= bytes_max < _BYTES_MAX:
+            msg = f"bytes_max={bytes_max!r}: must be 1 to {_BYTES_MAX - 1}; nothing was written"
+            raise SettingInvalid(msg, bytes_max=bytes_max)
+        whose = TenantId(checked_name(tenant, "tenant") if tenant is not None else "")
+        row = QuotaRow(tenant=whose, bytes_max=bytes_max, set_at_us=self.engine.now_us())
+        await self.engine.store.set_quota(row)
+        self.engine.capacity.forget()
+
+    async def remove_quota(self, *, tenant: str | None = None) -> None:
+        """Remove a quota.
+
+        Raises:
+            NotFound: there is none of exactly this tenant.
+        """
+        if not await self.engine.store.drop_quota(TenantId(tenant or "")):
+            who = f"tenant {tenant!r}" if tenant else "the whole store"
+            msg = f"no quota of {who}; 'perdure quota list' lists them"
+            raise NotFound(msg, tenant=tenant)
+        self.engine.capacity.forget()
+
+    async def quotas(self) -> list[Quota]:
+        """Return the quotas, by tenant, with what is taken now: reads the length of every row."""
+        store = self.engine.store
+        return [
+            Quota(
+                tenant=row.tenant or None,
+                bytes_max=row.bytes_max,
+                usage=await store.usage(row.tenant or None),
+                set_at=as_datetime(row.set_at_us),
+            )
+            for row in await store.find_quotas()
         ]
 
     # -- schedules ---------------------------------------------------------------------------------

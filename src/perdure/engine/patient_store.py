@@ -57,6 +57,21 @@ REPEATED = (
     "read_limits",
     "put_schedule",
     "find_schedules",
+    "find_copies",
+    "erase",
+    "put_tag",
+    "find_tags",
+    "page_tenants",
+    "begin_collection",
+    "find_pages",
+    "page_names",
+    "drop_pages",
+    "end_collection",
+    "compact",
+    "usage",
+    "free_bytes",
+    "set_quota",
+    "find_quotas",
 )
 """Calls that are made again."""
 
@@ -71,6 +86,8 @@ PASSED_ON = (
     "change_mark",
     "drop_limit",
     "drop_schedule",
+    "drop_tag",
+    "drop_quota",
 )
 """Calls that are made once."""
 

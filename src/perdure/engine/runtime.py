@@ -216,6 +216,7 @@ class Runtime(Orders, Travels):
         finally:
             self.engine.hurry()
             await self.engine.lookout.close()
+            await self.engine.capacity.close()
             await self.engine.queue.close()
             await self.engine.store.close()
             if self.engine.sandbox_backend is not None:
@@ -253,6 +254,7 @@ class Runtime(Orders, Travels):
                 written.
             StartKeyReused: the key was used with another input.
             ThreadBusy: on_busy="reject" and the thread has an unfinished run.
+            QuotaExceeded, StoreFull: there is no room for another run; nothing was written.
         """
         leased_s = self.engine.services.clock.monotonic_s()
         new = await self._prepare(
@@ -302,6 +304,7 @@ class Runtime(Orders, Travels):
         return row is None or row.checkpoint == 0
 
     async def _start(self, new: NewRun, leased_s: float) -> Started:
+        await self.engine.capacity.check(new.tenant)
         # Whoever stops waiting does not stop the start: a run that was taken must be executed.
         starting = asyncio.ensure_future(self._submit(new, leased_s))
         return await asyncio.shield(starting)
@@ -441,6 +444,7 @@ class Runtime(Orders, Travels):
             UpdateInvalid: the update does not fit the state.
             MigrationFailed: the checkpoint is of an older version, and can't be brought to this.
             Conflict: the thread `to` exists; nothing was written.
+            QuotaExceeded, StoreFull: there is no room for another run; nothing was written.
         """
         engine, whose, of_thread = self.engine, TenantId(tenant), ThreadId(thread)
         found = await branches.fork_point(engine, whose, of_thread, at, rerun=rerun)

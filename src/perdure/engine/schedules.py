@@ -25,7 +25,7 @@ from perdure.engine.environment import Environment, input_digest
 from perdure.engine.limits import SCHEDULE_BATCH, SCHEDULE_LATE_S, SCHEDULE_MISSED_MAX
 from perdure.engine.outlook import served_graphs
 from perdure.engine.starting import checked_name, encode_writes, finish_new_run
-from perdure.errors import StartKeyReused, StoreError, ThreadBusy
+from perdure.errors import StartKeyReused, StoreError, StoreFull, ThreadBusy
 from perdure.ids import TenantId
 from perdure.model import Missed, OnBusy, ScheduleRow, Started
 from perdure.model import records as rec
@@ -122,14 +122,21 @@ async def _fire_alone(engine: Environment, row: ScheduleRow, poke: Callable[[], 
     """Fire one schedule; what is wrong with it is its own problem, and holds up no other."""
     try:
         return await _fire(engine, row, poke)
+    except StoreFull as error:  # there may be room later: it stays due
+        return await _troubled(engine, row, error)
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001  # a supervisor: one bad row must not stop the others
-        problem = f"{type(error).__name__}: {error}"
-        if problem != row.problem:
-            log.warning("schedule %s of tenant %s: %s", row.name, row.tenant, problem)
-            await _put(engine, row, replace(row, problem=problem))
-        return False
+        return await _troubled(engine, row, error)
+
+
+async def _troubled(engine: Environment, row: ScheduleRow, error: Exception) -> bool:
+    """Say of a schedule why it is not fired; return that it has not moved."""
+    problem = f"{type(error).__name__}: {error}"
+    if problem != row.problem:
+        log.warning("schedule %s of tenant %s: %s", row.name, row.tenant, problem)
+        await _put(engine, row, replace(row, problem=problem))
+    return False
 
 
 async def _fire(engine: Environment, row: ScheduleRow, poke: Callable[[], None]) -> bool:
@@ -186,6 +193,7 @@ async def _start(engine: Environment, row: ScheduleRow, due_us: int) -> Started 
     new = finish_new_run(
         engine, record, digest=row.input_digest, on_busy=row.on_busy, priority=row.priority
     )
+    await engine.capacity.check(new.tenant)
     [outcome] = await engine.store.start([new])
     return outcome
 

@@ -15,7 +15,7 @@ from perdure.codec import describe
 from perdure.core import fold
 from perdure.core.identity import node_of
 from perdure.engine.environment import Environment
-from perdure.engine.loading import read_records
+from perdure.engine.loading import read_kept, resumed
 from perdure.engine.paging import VALUES, inline_record
 from perdure.engine.waits import as_datetime
 from perdure.model import EffectState, Failure, RunRow
@@ -164,11 +164,13 @@ async def tell(
         after: checkpoint id; None: from its start.
         upto: checkpoint id; None: to the newest record.
 
+    What was pruned is left out.
+
     Raises:
         StoreCorrupt, DecodeFailed: the journal is not what was written.
     """
     teller = _Teller(row)
-    for seq, _frame, record in await read_records(engine.store, row.run_id):
+    for seq, _frame, record in await read_kept(engine.store, row.run_id):
         told = record
         if type(record) in VALUES:
             place = f"run {row.run_id!r}, seq {seq}"
@@ -202,6 +204,10 @@ class _Teller:
 
     def take(self, seq: int, record: rec.Record) -> int | None:
         """Take one record in; return the id of the checkpoint that it is, or None."""
+        going = resumed(self._state, seq, record)
+        if going is None:
+            return None
+        self._state = going
         self.story.last_seq = seq
         tell = _TELL.get(type(record))
         if tell is not None:

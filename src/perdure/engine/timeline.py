@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from perdure.core import fold
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, event_at
-from perdure.engine.loading import read_records
+from perdure.engine.loading import read_kept, resumed
 from perdure.engine.paging import VALUES, inline_record
 from perdure.engine.waits import as_datetime
 from perdure.ids import TenantId
@@ -88,13 +88,21 @@ class Timeline:
 async def timeline_of(engine: Environment, run_id: str) -> Timeline:
     """Return a run's timeline; `nodes` and `effects` are those without an outcome now.
 
+    What was pruned is left out.
+
     Raises:
         StoreCorrupt, DecodeFailed: the journal is not what was written.
     """
     story = Timeline()
     state = fold.RunState(run_id)
     tenant = TenantId("")
-    for seq, frame, record in await read_records(engine.store, run_id):
+    for seq, frame, record in await read_kept(engine.store, run_id):
+        going = resumed(state, seq, record)
+        if going is None:
+            continue
+        if going is not state and story.leases and story.leases[-1].end == "held":
+            story.leases[-1] = replace(story.leases[-1], end="released", reason="pruned")
+        state = going
         if isinstance(record, rec.LeaseTaken):
             _lease_taken(story, state, seq, record)
         elif story.leases:

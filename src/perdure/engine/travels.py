@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.engine import branches, views
+from perdure.engine import branches, tagging, views
 from perdure.engine.compare import Comparison, Moment, compare, moment
 from perdure.engine.costs import CheckpointCost, costs_of
 from perdure.engine.divergence import Replay
@@ -86,6 +86,48 @@ class Travels:
             NotFound: no such thread, run or checkpoint; says which there are.
         """
         return await moment(self.engine, TenantId(tenant), at, of_run=of_run)
+
+    # -- keeping -----------------------------------------------------------------------------------
+
+    async def tag(
+        self,
+        thread: str,
+        checkpoint: int,
+        name: str,
+        *,
+        by: str = "",
+        tenant: str = DEFAULT_TENANT,
+    ) -> None:
+        """Name a checkpoint, which keeps it from being pruned; a name of the thread is moved.
+
+        Args:
+            thread: which one.
+            checkpoint: id.
+            name: unique in the thread.
+            by: who wants it.
+            tenant: whose.
+
+        Raises:
+            NotFound: no such thread or checkpoint; nothing was written.
+            HistoryPruned: the checkpoint was pruned; nothing is tagged that was not before.
+            SettingInvalid: the name is empty or too long; nothing was written.
+
+        Durability: when it returns. Idempotent: yes.
+        """
+        await tagging.tag(
+            self.engine, TenantId(tenant), ThreadId(thread), checkpoint, name=name, by=by
+        )
+
+    async def untag(self, thread: str, name: str, *, tenant: str = DEFAULT_TENANT) -> bool:
+        """Remove a tag; return whether there was one. What it kept goes with the next prune.
+
+        Durability: when it returns. Idempotent: yes.
+        """
+        return await self.engine.store.drop_tag(TenantId(tenant), ThreadId(thread), name)
+
+    async def tags(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> list[tagging.Tag]:
+        """Return the thread's tags, by checkpoint, then name."""
+        return await tagging.tags_of(self.engine, TenantId(tenant), ThreadId(thread))
 
     # -- comparing ---------------------------------------------------------------------------------
 

@@ -1,18 +1,19 @@
 """A thread with its runs and steps, where it was forked from, and where it was forked, nested.
 
 Theory: a fork's start record names its origin. The other direction is in the fork's row
-(`branches.FORK_MARK`), so that the forks of a thread are found by looking through rows of runs of
+(`branches.fork_origin`), so that the forks of a thread are found by looking through rows of runs of
 its graphs, newest first, back to the time when the thread began; no journal is read for it, but for
 forks that an older Perdure made, whose rows say only that they are forks.
 """
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from perdure.engine.branches import FORK_MARK
+from perdure.engine.branches import fork_origin
 from perdure.engine.compare import started_of
 from perdure.engine.environment import Environment
 from perdure.engine.limits import FORK_DEPTH_MAX, FORKS_SCANNED_MAX, SCAN_PAGE
 from perdure.engine.story import Story, tell
+from perdure.engine.tagging import Tag, tags_of
 from perdure.errors import NotFound
 from perdure.ids import TenantId, ThreadId
 from perdure.model import RunRow
@@ -47,6 +48,7 @@ class ThreadTree(Struct, kw_only=True):
         origin: None: the thread is no fork.
         runs: its runs with their steps, oldest first.
         forks: of it, by checkpoint, then oldest first.
+        tags: names of its checkpoints.
         is_complete: whether all rows were looked through for forks; False: there were more than
             `FORKS_SCANNED_MAX`, older ones may be missing.
     """
@@ -57,6 +59,7 @@ class ThreadTree(Struct, kw_only=True):
     runs: list[Story]
     forks: list[ForkSeen]
     is_complete: bool = True
+    tags: list[Tag] = field(default_factory=list)
 
 
 async def tree_of(engine: Environment, tenant: TenantId, thread: ThreadId) -> ThreadTree:
@@ -93,7 +96,14 @@ async def _tree(search: "_Search", rows: list[RunRow], depth: int) -> ThreadTree
             own = await engine.store.read_thread_runs(tenant, row.thread, from_ordinal=1)
             inner = await _tree(search, own, depth + 1)
         forks.append(ForkSeen(checkpoint=checkpoint, row=row, tree=inner))
-    return ThreadTree(thread=thread, tenant=tenant, origin=origin, runs=runs, forks=forks)
+    return ThreadTree(
+        thread=thread,
+        tenant=tenant,
+        origin=origin,
+        runs=runs,
+        forks=forks,
+        tags=await tags_of(engine, tenant, thread),
+    )
 
 
 class _Search:
@@ -129,9 +139,10 @@ class _Search:
     async def _keep(self, row: RunRow) -> None:
         if row.ordinal != 1 or row.start_key is not None:
             return
-        if row.input_digest.startswith(FORK_MARK):
-            checkpoint, _mark, thread = row.input_digest.removeprefix(FORK_MARK).partition(":")
-            self._forks.setdefault(thread, []).append((int(checkpoint), row))
+        origin = fork_origin(row)
+        if origin is not None:
+            checkpoint, thread = origin
+            self._forks.setdefault(thread, []).append((checkpoint, row))
         elif not row.input_digest:
             started = await started_of(self.engine, row)
             if started.origin_thread is not None and started.origin_checkpoint is not None:

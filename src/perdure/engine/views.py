@@ -9,7 +9,7 @@ from perdure.codec import describe
 from perdure.core import fold
 from perdure.engine.edge import INT_MAX, is_text
 from perdure.engine.environment import Environment
-from perdure.engine.loading import decode_cells, load_checkpoint, read_records
+from perdure.engine.loading import decode_cells, load_checkpoint, read_kept, resumed
 from perdure.engine.patch import patch
 from perdure.engine.waits import as_datetime
 from perdure.errors import DecodeFailed, NotFound, UsageError
@@ -148,7 +148,7 @@ def entry_of(row: EffectRow) -> LedgerEntry:
 
 
 async def history(engine: Environment, tenant: TenantId, thread: ThreadId) -> list[Checkpoint]:
-    """Return the thread's checkpoints, newest first."""
+    """Return the thread's checkpoints, newest first; those that were pruned are left out."""
     runs = await engine.store.read_thread_runs(tenant, thread, from_ordinal=1)
     if not runs:
         msg = (
@@ -163,12 +163,16 @@ async def history(engine: Environment, tenant: TenantId, thread: ThreadId) -> li
         version = run.version
         state = fold.RunState(run.run_id)
         state.checkpoint = run.base_checkpoint
-        for seq, _frame, record in await read_records(engine.store, run.run_id):
+        for seq, _frame, record in await read_kept(engine.store, run.run_id):
+            going = resumed(state, seq, record)
+            if going is None:
+                continue
+            state = going
             if isinstance(record, rec.RunStarted):
                 started, version = record, record.version
             if isinstance(record, rec.VersionMoved):
                 version = record.to_version
-            if isinstance(record, rec.StepCommitted) and record.scope == "" and started is not None:
+            if isinstance(record, rec.StepCommitted) and record.scope == "" and started:
                 changed = _changed(state, started, record)
                 versions = {**versions, **dict.fromkeys(changed, record.checkpoint)}
                 checkpoint = _checkpoint(

@@ -32,6 +32,7 @@ now, whether trying again can help, and the next command. The tree:
     +-- MigrationFailed           what a run stored can't be brought to another graph version
     +-- StoreError                the store can't serve
     |   +-- StoreUnavailable  StoreLocked  StoreReadOnly  StoreFull
+    |   |   +-- QuotaExceeded     a start beyond the room that a tenant may take
     |   +-- CommitUncertain       the answer of a write was lost; call again with the same arguments
     |   +-- StoreForeign          not a Perdure store
     |   +-- StoreSchemaNewer      written by a newer Perdure
@@ -43,6 +44,7 @@ now, whether trying again can help, and the next command. The tree:
     +-- DecodeFailed              stored bytes that can't be read back (never None or older data)
     |   +-- TypeUnknown           a stored type that this process has not registered
     |   +-- RecordErased          journal records that were erased on purpose
+    |   |   +-- HistoryPruned     what was asked for was pruned
     |   +-- ExportInvalid         a file that is no audit export, or a damaged one
     +-- ModelUnavailable          the endpoint of a model can't be reached, or sent what is no reply
     +-- InvariantBroken           a bug in Perdure
@@ -66,6 +68,7 @@ from perdure.errors._tree import (
     EffectTimedOut,
     ExportInvalid,
     GraphInvalid,
+    HistoryPruned,
     InvariantBroken,
     KeyMissing,
     KeyUnusable,
@@ -77,6 +80,7 @@ from perdure.errors._tree import (
     NotFound,
     OutcomeError,
     PerdureError,
+    QuotaExceeded,
     ReceiveTimedOut,
     RecordErased,
     Rejected,
@@ -124,6 +128,7 @@ __all__ = [
     "EffectTimedOut",
     "ExportInvalid",
     "GraphInvalid",
+    "HistoryPruned",
     "InvariantBroken",
     "KeyMissing",
     "KeyUnusable",
@@ -135,6 +140,7 @@ __all__ = [
     "NotFound",
     "OutcomeError",
     "PerdureError",
+    "QuotaExceeded",
     "ReceiveTimedOut",
     "RecordErased",
     "Rejected",

@@ -230,6 +230,10 @@ class StoreFull(StoreError):
     """No space left for the store; nothing was written."""
 
 
+class QuotaExceeded(StoreFull):
+    """A start beyond the room that the tenant, or the store, may take; nothing was written."""
+
+
 class StoreForeign(StoreError):
     """The file or database is not a Perdure store; it was left untouched."""
 
@@ -268,6 +272,10 @@ class TypeUnknown(DecodeFailed):
 
 class RecordErased(DecodeFailed):
     """Journal records that were erased on purpose; only their digests were kept."""
+
+
+class HistoryPruned(RecordErased):
+    """What was asked for was pruned; the data is as it is, and what is kept can be read."""
 
 
 class ExportInvalid(DecodeFailed):

@@ -108,9 +108,13 @@ class RunSpawned(msgspec.Struct, frozen=True, kw_only=True, tag="spawned"):
 
 
 class ThreadBased(msgspec.Struct, frozen=True, kw_only=True, tag="based"):
-    """The record at `seq` of this run holds the thread's whole state: loading starts there."""
+    """The record at `seq` of this run holds the thread's whole state: loading starts there.
+
+    `made_at`: the oldest checkpoint that can be read by it, for the index of copies; 0: none.
+    """
 
     seq: int
+    made_at: int = 0
 
 
 class PagesPut(msgspec.Struct, frozen=True, kw_only=True, tag="pages"):

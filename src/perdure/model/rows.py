@@ -113,6 +113,7 @@ class ThreadRow(msgspec.Struct, frozen=True, kw_only=True):
             the thread has no state yet and the line starts at its first run.
         base_seq: seq of that record.
         graph: name of the graph that wrote the newest checkpoint.
+        pruned_at_us: when records of the thread were erased last; 0: never.
     """
 
     tenant: TenantId
@@ -122,6 +123,7 @@ class ThreadRow(msgspec.Struct, frozen=True, kw_only=True):
     base_ordinal: int = 0
     base_seq: int = 0
     graph: str = ""
+    pruned_at_us: int = 0
 
 
 class FrameRow(msgspec.Struct, frozen=True, kw_only=True):

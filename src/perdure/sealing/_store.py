@@ -48,6 +48,7 @@ from perdure.model import (
 from perdure.sealing import _rows as rows
 from perdure.sealing._keyring import Keyring, Scope, tenant_scope, thread_scope
 from perdure.sealing._providers import KeyProvider
+from perdure.sealing._retention import SealedRetention
 from perdure.sealing._seals import Seals
 from perdure.sealing.limits import PLACES_MAX, TOLD_MAX
 from perdure.store.api import (
@@ -77,7 +78,7 @@ def sealed(store: Store, provider: KeyProvider, services: Services) -> Store:
     return cast("Store", SealedStore(store, provider, services))
 
 
-class SealedStore:
+class SealedStore(SealedRetention):
     """Delegates to a store, and seals what users put there."""
 
     def __init__(self, store: Store, provider: KeyProvider, services: Services) -> None:
@@ -136,6 +137,10 @@ class SealedStore:
     async def _tenant_seals(self, tenant: TenantId, *, make: bool = False) -> Seals:
         where = (tenant, ThreadId(""))
         return (await self._seals([where], make=make, shared_only=True))(where)
+
+    async def _has_keys(self, tenant: TenantId) -> bool:
+        """Return whether the tenant has anything here."""
+        return bool(await self.keyring.load([tenant_scope(tenant)]))
 
     def _remember(self, run_id: str, where: Where) -> None:
         self._places[run_id] = where
@@ -362,9 +367,8 @@ class SealedStore:
         if not hashes:
             return {}
         where = (tenant, ThreadId(""))
-        scope = tenant_scope(tenant)
-        if not await self.keyring.load([scope]):
-            return {}  # the tenant has nothing here
+        if not await self._has_keys(tenant):
+            return {}
         seals = (await self._seals([where], shared_only=True))(where)
         names = {seals.page_name(named): named for named in hashes}
         found = await self.inner.read_pages(tenant, list(names))
@@ -466,8 +470,8 @@ class SealedStore:
 
     async def read_effect_by_key(self, tenant: TenantId, business_key: str) -> EffectRow | None:
         """Return the effect that holds the business key, or None."""
-        if not await self.keyring.load([tenant_scope(tenant)]):
-            return None  # the tenant has nothing here
+        if not await self._has_keys(tenant):
+            return None
         name = (await self._tenant_seals(tenant)).seal_name(business_key, "business key")
         found = await self.inner.read_effect_by_key(tenant, name)
         return None if found is None else (await self._plain_effects([found]))[0]

@@ -10,13 +10,16 @@ from weakref import WeakKeyDictionary
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
     AskRow,
+    CopyRow,
     EffectRow,
     FrameRow,
     KeyRow,
     LimitRow,
     Mail,
+    QuotaRow,
     RunRow,
     ScheduleRow,
+    TagRow,
     ThreadRow,
     WorkerRow,
 )
@@ -42,6 +45,11 @@ class Tables:
         self.mail: dict[RunId, tuple[Mail, ...]] = {}
         self.posts: dict[tuple[RunId, str], int] = {}
         self.pages: dict[tuple[TenantId, bytes], bytes] = {}
+        self.marked: dict[tuple[TenantId, bytes], bool] = {}
+        self.collections: dict[TenantId, tuple[int, bool]] = {}
+        self.copies: dict[tuple[TenantId, ThreadId, int], CopyRow] = {}
+        self.tags: dict[tuple[TenantId, ThreadId, str], TagRow] = {}
+        self.quotas: dict[TenantId, QuotaRow] = {}
         self.keys: dict[tuple[TenantId, str, int], KeyRow] = {}
         self.effects: dict[EffectId, EffectRow] = {}
         self.effect_keys: dict[tuple[TenantId, str], EffectId] = {}

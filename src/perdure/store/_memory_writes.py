@@ -45,6 +45,7 @@ from perdure.model import (
 )
 from perdure.store import _memory_orders as orders
 from perdure.store import _rules as rules
+from perdure.store._memory_retention import note_copy
 from perdure.store._memory_tables import Tables
 from perdure.store.api import Answered, Decided
 
@@ -475,13 +476,18 @@ def _base_thread(tables: Tables, row: RunRow, _item: Append, change: ThreadBased
     key = (row.tenant, row.thread)
     based = replace(tables.threads[key], base_ordinal=row.ordinal, base_seq=change.seq)
     tables.put(tables.threads, key, based)
+    note_copy(tables, row, change.made_at, change.seq)
 
 
 def put_pages(tables: Tables, tenant: TenantId, pages: Sequence[Page]) -> None:
-    """Store the pages that are not there."""
+    """Store the pages that are not there, and mark all of them for a collection under way."""
+    _number, is_under_way = tables.collections.get(tenant, (0, False))
     for page in pages:
-        if (tenant, page.hash) not in tables.pages:
-            tables.put(tables.pages, (tenant, page.hash), page.body)
+        key = (tenant, page.hash)
+        if key not in tables.pages:
+            tables.put(tables.pages, key, page.body)
+        if is_under_way:
+            tables.put(tables.marked, key, True)  # noqa: FBT003  # a row of the table
 
 
 def _put_pages(tables: Tables, row: RunRow, _item: Append, change: PagesPut) -> None:

@@ -193,6 +193,7 @@ def thread_row(row: Row) -> ThreadRow:
         base_ordinal=row[4],
         base_seq=row[5],
         graph=row[6],
+        pruned_at_us=row[7],
     )
 
 

@@ -32,6 +32,8 @@ Rules, for every implementation (the conformance suite in `perdure.testing` chec
   not read the same room at once.
 - **Errors** are those of `perdure.errors`, the driver's error as the cause. `StoreError` from a
   write means: nothing was written; `CommitUncertain` alone means: nobody knows.
+
+Size: every call of a store, with its rules.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -61,6 +63,7 @@ from perdure.model import (
     ThreadRow,
     WorkerRow,
 )
+from perdure.store.retention import RetentionStore
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -158,7 +161,7 @@ class Transaction(Protocol):
         """
 
 
-class Store(Protocol):
+class Store(RetentionStore, Protocol):
     """A place where runs live. All methods are coroutines; one object serves one event loop."""
 
     capabilities: frozenset[Capability]

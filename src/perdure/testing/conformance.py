@@ -32,6 +32,7 @@ _PARTS = [
     f"perdure.testing.{part}"
     for part in (
         "_conformance_crash",
+        "_conformance_kept",
         "_conformance_keys",
         "_conformance_messages",
         "_conformance_orders",
@@ -46,6 +47,13 @@ pytest.register_assert_rewrite(*(part for part in _PARTS if part not in sys.modu
 
 from perdure.store.api import Store
 from perdure.testing._conformance_crash import CrashRules, DamageRules
+from perdure.testing._conformance_kept import (
+    CollectionRules,
+    CopyRules,
+    ErasureRules,
+    RoomRules,
+    TagRules,
+)
 from perdure.testing._conformance_keys import KeyRules
 from perdure.testing._conformance_messages import AskRules, EffectRules, MailRules
 from perdure.testing._conformance_orders import (
@@ -77,6 +85,11 @@ class StoreConformance(
     AskRules,
     EffectRules,
     PageRules,
+    CopyRules,
+    ErasureRules,
+    TagRules,
+    CollectionRules,
+    RoomRules,
     KeyRules,
     RepeatRules,
     CrashRules,

@@ -74,6 +74,10 @@ WHERE (tenant, scope) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 ORDER BY tenant, scope, number
 """
 READ_PAGES = "SELECT hash, body FROM @.pages WHERE tenant = %s AND hash = ANY (%s::bytea[])"
+START_PAGED = (
+    f"SELECT x.outcome, x.cancelled, {RUN_OF_RESULT} "
+    "FROM @.start_paged(%s::jsonb, %s::bytea, %s::jsonb, %s::bigint) AS x"
+)
 START = f"SELECT x.outcome, x.cancelled, {RUN_OF_RESULT} FROM @.start(%s::jsonb, %s::bytea) AS x"
 CLAIM = f"SELECT {RUN} FROM @.claim(%s::text, %s::jsonb, %s::bigint, %s::bigint, %s::int, %s::int)"
 RENEW = "SELECT * FROM @.renew(%s::text, %s::jsonb, %s::bigint, %s::bigint)"

@@ -18,6 +18,7 @@ MIGRATIONS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (2, ("0005_effects",)),
     (3, ("0006_pages",)),
     (4, ("0007_keys",)),
+    (5, ("0008_kept",)),
 )
 """Schema version and the scripts that make it from the one before, oldest first."""
 

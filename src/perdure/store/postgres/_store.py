@@ -66,6 +66,7 @@ from perdure.store.postgres._lanes import Lanes, connect, run
 from perdure.store.postgres._news import LOCK_KEY, News, channel_of
 from perdure.store.postgres._orders import ClaimOrder, LimitedClaim
 from perdure.store.postgres._prepared import Prepared
+from perdure.store.postgres._retention import PostgresRetention
 from perdure.store.postgres._schema import migrate, version_of
 from perdure.store.postgres._time import SERVER_TIME, ServerTime
 from perdure.store.postgres._url import parse_url
@@ -113,7 +114,7 @@ class _Open:
             await lanes.close()
 
 
-class PostgresStore:
+class PostgresStore(PostgresRetention):
     """A store in one schema of a PostgreSQL database (15 or newer).
 
     URL: `postgresql://user:password@host:port/database`; own options in the query: `schema`
@@ -268,12 +269,14 @@ class PostgresStore:
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record; see `Store.start`."""
-        for new in runs:
-            if new.pages:  # first: what refers to them comes after, or never
-                await self.put_pages(new.tenant, new.pages)
         blob = Blob()
         wire = as_json([run_wire(run, blob) for run in runs])
-        found = await self._write("start", queries.START, (wire, blob.bytes()))
+        paged = [(run.tenant, pages_wire(run.pages, blob)) for run in runs if run.pages]
+        if paged:
+            params = (wire, blob.bytes(), as_json(paged), self.now_us())
+            found = await self._write("start", queries.START_PAGED, params)
+        else:
+            found = await self._write("start", queries.START, (wire, blob.bytes()))
         return [self._started(run, row) for run, row in zip(runs, found, strict=True)]
 
     @staticmethod

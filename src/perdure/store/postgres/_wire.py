@@ -210,7 +210,11 @@ _CHANGES: dict[type, Any] = {
         "type": "spawned",
         "run": run_wire(rules.spawned(change.run), blob),
     },
-    ThreadBased: lambda change, _blob: {"type": "based", "seq": change.seq},
+    ThreadBased: lambda change, _blob: {
+        "type": "based",
+        "seq": change.seq,
+        "made_at": change.made_at,
+    },
     PagesPut: lambda change, blob: {"type": "pages", "pages": pages_wire(change.pages, blob)},
 }
 

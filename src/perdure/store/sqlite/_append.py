@@ -33,7 +33,7 @@ from perdure.model import (
 )
 from perdure.store import _rules as rules
 from perdure.store._rows import Row, frame_row, waits_of, wire_of, wire_of_waits
-from perdure.store.sqlite import _mail, _pages, _runs
+from perdure.store.sqlite import _kept, _mail, _pages, _runs
 
 _FENCE = (
     "UPDATE perdure_runs SET last_seq = ? WHERE run_id = ? AND token = ? AND last_seq = ? "
@@ -311,6 +311,8 @@ def _base_thread(db: apsw.Connection, run_no: int, item: Append, change: ThreadB
         "WHERE tenant = ? AND thread = ?",
         (change.seq, run_no, item.tenant, item.thread),
     )
+    if change.made_at:
+        _kept.note_copy(db, run_no, item, change)
 
 
 def _put_pages(db: apsw.Connection, _run_no: int, item: Append, change: PagesPut) -> None:

@@ -229,12 +229,57 @@ CREATE TABLE perdure_keys (
 ) WITHOUT ROWID;
 """
 
+# Where whole copies of states are, names of checkpoints, how much room tenants may take, and which
+# collections of pages are under way. The trigger marks every page that is put while its tenant's
+# are collected, also where it is there already, and whoever puts it: an older process too.
+_KEPT = """
+CREATE TABLE perdure_copies (
+    tenant TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    made_at INTEGER NOT NULL,
+    ordinal INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (tenant, thread, made_at)
+) WITHOUT ROWID;
+ALTER TABLE perdure_threads ADD COLUMN pruned_at_us INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE perdure_tags (
+    tenant TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    name TEXT NOT NULL,
+    checkpoint INTEGER NOT NULL,
+    by TEXT NOT NULL,
+    at_us INTEGER NOT NULL,
+    PRIMARY KEY (tenant, thread, name)
+) WITHOUT ROWID;
+CREATE TABLE perdure_quotas (
+    tenant TEXT PRIMARY KEY,
+    bytes_max INTEGER NOT NULL,
+    set_at_us INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE perdure_collections (
+    tenant TEXT PRIMARY KEY,
+    number INTEGER NOT NULL,
+    is_under_way INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE perdure_marked (
+    tenant TEXT NOT NULL,
+    hash BLOB NOT NULL,
+    PRIMARY KEY (tenant, hash)
+) WITHOUT ROWID;
+CREATE TRIGGER perdure_pages_put BEFORE INSERT ON perdure_pages
+WHEN EXISTS (SELECT 1 FROM perdure_collections WHERE tenant = NEW.tenant AND is_under_way) BEGIN
+    INSERT INTO perdure_marked (tenant, hash) SELECT NEW.tenant, NEW.hash
+    WHERE NOT EXISTS (SELECT 1 FROM perdure_marked WHERE tenant = NEW.tenant AND hash = NEW.hash);
+END;
+"""
+
 MIGRATIONS: tuple[tuple[int, str], ...] = (
     (1, _VERSION_1),
     (2, _REPEATED_POSTS),
     (3, _ORDERS),
     (4, _PAGES),
     (5, _KEYS),
+    (6, _KEPT),
 )
 """Schema version and the SQL that makes it from the one before, oldest first."""
 

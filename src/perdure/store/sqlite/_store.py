@@ -56,6 +56,7 @@ from perdure.store.sqlite import _append, _keys, _mail, _orders, _pages, _querie
 from perdure.store.sqlite._connect import connect_reader, connect_writer
 from perdure.store.sqlite._liveness import LockFolder
 from perdure.store.sqlite._os_thread import ConnectionThread, Writer
+from perdure.store.sqlite._retention import SqliteRetention
 from perdure.store.sqlite._session import Call, Operation, Session, run_guarded
 from perdure.store.sqlite._url import parse_url
 from perdure.store.sqlite.limits import POLL_S
@@ -89,12 +90,13 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class SqliteStore:
+class SqliteStore(SqliteRetention):
     """A store in one SQLite file.
 
     URL: `sqlite:///relative.db` or `sqlite:////absolute.db`; options in the query: `busy_timeout_s`
         (10: how long a write waits for another process), `max_pages` (a quota, in pages of 4 KiB),
-        `flush_delay_ms` (sleep after each commit; stands for a slow disk in benchmarks).
+        `flush_delay_ms` (sleep after each commit; stands for a slow disk in benchmarks),
+        `reserve_mb` (64: room on the disk that starts leave to runs under way, in MiB).
 
     One object serves one event loop; several objects and processes may open the same file. A
     process that forks without exec must not use the store in the child.

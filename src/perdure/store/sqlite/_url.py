@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from perdure.errors import SettingInvalid
-from perdure.store.sqlite.limits import BUSY_TIMEOUT_S
+from perdure.store.sqlite.limits import BUSY_TIMEOUT_S, RESERVE_MB
 
 
 class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,12 +17,14 @@ class SqliteOptions(msgspec.Struct, frozen=True, kw_only=True):
         busy_timeout_s: how long a write waits for another process before `StoreLocked`.
         max_pages: quota in database pages of 4 KiB; writes beyond it are `StoreFull`. None: none.
         flush_delay_ms: sleep after each commit, to stand for a slow disk in benchmarks.
+        reserve_mb: room on the disk, in MiB, that starts of runs leave to runs under way.
     """
 
     path: Path
     busy_timeout_s: float = BUSY_TIMEOUT_S
     max_pages: int | None = None
     flush_delay_ms: float = 0.0
+    reserve_mb: float = RESERVE_MB
 
 
 def parse_url(url: str) -> SqliteOptions:
@@ -45,11 +47,12 @@ def parse_url(url: str) -> SqliteOptions:
         busy_timeout_s=_number(url, given.pop("busy_timeout_s", None), BUSY_TIMEOUT_S),
         max_pages=_pages(url, given.pop("max_pages", None)),
         flush_delay_ms=_number(url, given.pop("flush_delay_ms", None), 0.0),
+        reserve_mb=_number(url, given.pop("reserve_mb", None), RESERVE_MB),
     )
     if given:
         msg = (
             f"{url!r} has unknown options {sorted(given)}; "
-            "known: busy_timeout_s, max_pages, flush_delay_ms"
+            "known: busy_timeout_s, max_pages, flush_delay_ms, reserve_mb"
         )
         raise SettingInvalid(msg, url=url, unknown=sorted(given))
     return options

@@ -35,3 +35,10 @@ WORKER_FORGOTTEN_US = 24 * 3600 * 1_000_000
 HOLD_TRIES = 100
 HOLD_PAUSE_S = 0.01
 """How often, and how far apart, a worker tries for its lock: a survivor has it for milliseconds."""
+
+REWRITE_BYTES_MAX = 256 * 1024 * 1024
+"""Used bytes of a file that is rewritten without being asked for: other writers wait about a second
+meanwhile."""
+
+RESERVE_MB = 64.0
+"""Room on the disk, in MiB, below which no run is started: those under way can go on."""

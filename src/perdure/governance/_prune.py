@@ -1,0 +1,478 @@
+"""Erase what is no longer wanted of threads, so that what is kept stays readable and provable.
+
+Theory: first it is decided which checkpoints stay (by number, age, tags, forks, unfinished runs),
+then which frames those need (`_keeping`), then the bodies of all other frames of runs that have
+ended are replaced by their digests. Nothing is rewritten, so that it may be stopped anywhere; a
+second time it does what is left. A checkpoint that is not kept may stay readable, where its frames
+are needed by one that is.
+
+Invariants: the newest state of a thread, and everything of runs that have not ended, stays; a
+thread with a frame that can't be read is left alone; frames are erased only under the tags that
+were seen when it was decided.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from perdure.codec import decode_record, erase_frame, is_erased, split_frame
+from perdure.engine import Runtime
+from perdure.engine.branches import fork_origin
+from perdure.engine.compare import started_of
+from perdure.errors import DecodeFailed, SettingInvalid, StoreCorrupt, UsageError
+from perdure.governance._collect import Collected, collect
+from perdure.governance._keeping import (
+    BEGINNING,
+    END,
+    Copy,
+    Place,
+    Point,
+    Present,
+    Stretches,
+    needed,
+)
+from perdure.governance._verify import frames_of, threads_of
+from perdure.governance.limits import (
+    ERASE_BYTES,
+    ERASE_FRAMES,
+    PLAN_TRIES,
+    ROWS_MAX,
+    RUNS_PAGE,
+)
+from perdure.ids import RunId, TenantId, ThreadId
+from perdure.model import (
+    Compacted,
+    CopyRow,
+    EffectRow,
+    EffectState,
+    Erased,
+    Erasure,
+    FrameErasure,
+    FrameRow,
+    RunRow,
+    ThreadRow,
+)
+from perdure.model import records as rec
+from perdure.store.api import EffectQuery, RunQuery, Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which checkpoints of each thread are kept beside those that must be.
+
+    Attributes:
+        keep: the newest so many; None: by age only.
+        since_us: those since then; None: by number only. With both: what either keeps.
+    """
+
+    keep: int | None
+    since_us: int | None
+
+    def of(self, points: Sequence[Point]) -> set[int]:
+        """Return them."""
+        newest = points[-self.keep :] if self.keep else points[-1:]
+        young = [p for p in points if self.since_us is not None and p.at_us >= self.since_us]
+        return {point.checkpoint for point in (*newest, *young)}
+
+
+@dataclass(slots=True, kw_only=True)
+class ThreadPruned:
+    """What became, or would become, of a thread.
+
+    Attributes:
+        checkpoints: that could be read before.
+        kept: of them, those that were to be kept.
+        lost: of them, those that can't be read afterwards.
+        frames: that were erased.
+        records: in them.
+        bytes: that they took, beyond what is left of them.
+        effects: whose request and result were emptied.
+        note: why less went than was wanted; empty: it did not.
+    """
+
+    tenant: TenantId
+    thread: ThreadId
+    checkpoints: int = 0
+    kept: int = 0
+    lost: int = 0
+    frames: int = 0
+    records: int = 0
+    bytes: int = 0
+    effects: int = 0
+    note: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Pruned:
+    """What `prune` did, or would do (`is_dry`)."""
+
+    is_dry: bool
+    threads: list[ThreadPruned] = field(default_factory=list)
+    collected: Collected | None = None
+    compacted: Compacted | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of journals and pages that went."""
+        pages = self.collected.bytes if self.collected is not None else 0
+        return sum(thread.bytes for thread in self.threads) + pages
+
+
+Telling = Callable[[Pruned], None]
+
+
+async def prune(
+    runtime: Runtime,
+    *,
+    keep: int | None = None,
+    older_than: dt.timedelta | None = None,
+    threads: Sequence[str] = (),
+    tenant: str | None = None,
+    dry_run: bool = False,
+    rewrite: bool | None = None,
+    on_progress: Telling = lambda _pruned: None,
+) -> Pruned:
+    """Erase what is not wanted any more, then the pages that nothing refers to, then free room.
+
+    Kept of each thread: its newest state, the newest `keep` checkpoints, those that are younger
+    than `older_than`, tagged ones, those that were forked, all of unfinished runs, and what those
+    need to be read. Runs may be started and executed meanwhile; it may be stopped at any time.
+
+    Args:
+        runtime: an open one; no worker or graph is needed.
+        keep: how many checkpoints of each thread, from 1.
+        older_than: how old a checkpoint must be to go. One of the two must be given.
+        threads: only these (of `tenant`, or "default"); empty: all.
+        tenant: only this tenant's threads.
+        dry_run: say what would go; nothing is changed.
+        rewrite: whether SQLite's file is rewritten, which keeps writers out; None: if that is
+            quick.
+        on_progress: called after every thread, and while pages are collected.
+
+    Raises:
+        UsageError, SettingInvalid: it is not said what to keep; nothing was changed.
+        NotFound: no such thread; those before it in the list were pruned.
+        StoreCorrupt, DecodeFailed: pages could not be collected, as a journal can't be read.
+
+    Durability: each thread's when it is told. Idempotent: yes.
+    """
+    wanted = _wanted(keep, older_than, runtime.engine.now_us())
+    done = Pruned(is_dry=dry_run)
+    work = _Prune(runtime, wanted, is_dry=dry_run)
+    owners: dict[TenantId, None] = {}
+    for name in threads or (None,):
+        async for owner, line in threads_of(runtime.engine.store, thread=name, tenant=tenant):
+            owners[owner] = None
+            done.threads.append(await work.thread(owner, line))
+            on_progress(done)
+    if dry_run:
+        return done
+    # crash-point: prune.erased
+    runtime.engine.services.probe("prune.erased")
+    done.collected = Collected()
+    for owner in owners:
+        found = await collect(runtime, tenant=owner, on_progress=lambda _each: on_progress(done))
+        for name in ("tenants", "runs", "pages", "bytes"):
+            total = getattr(done.collected, name) + getattr(found, name)
+            setattr(done.collected, name, total)
+    # crash-point: prune.collected
+    runtime.engine.services.probe("prune.collected")
+    done.compacted = await runtime.engine.store.compact(rewrite=rewrite)
+    runtime.engine.capacity.forget()
+    return done
+
+
+def _wanted(keep: int | None, older_than: dt.timedelta | None, now_us: int) -> Wanted:
+    if keep is None and older_than is None:
+        msg = "prune: say what to keep, by number (keep=) or by age (older_than=); nothing was done"
+        raise UsageError(msg)
+    if keep is not None and keep < 1:
+        msg = f"keep={keep}: at least 1, as the newest state always stays; nothing was done"
+        raise SettingInvalid(msg, keep=keep)
+    if older_than is None:
+        return Wanted(keep=keep, since_us=None)
+    if older_than < dt.timedelta(0):
+        msg = f"older_than={older_than}: not negative; nothing was done"
+        raise SettingInvalid(msg)
+    return Wanted(keep=keep, since_us=now_us - older_than // dt.timedelta(microseconds=1))
+
+
+class _Plan:
+    """What of one thread stays."""
+
+    def __init__(self, row: ThreadRow, runs: list[RunRow]) -> None:
+        self.row = row
+        self.runs = runs
+        self.points: list[Point] = []
+        self.copies: list[Copy] = []
+        self.noted: tuple[CopyRow, ...] = ()
+        self.readable: set[int] = set()
+        self.moves: set[Place] = set()
+        self.tags: frozenset[tuple[str, int]] = frozenset()
+        self.wanted: set[int] = set()
+        self.stretches = Stretches([])
+
+    def stays(self, run: RunRow, frame: FrameRow) -> bool:
+        """Return whether a frame stays."""
+        first = (run.ordinal, frame.first_seq)
+        last = (run.ordinal, frame.first_seq + frame.count - 1)
+        if self.stretches.touch(first, last):
+            return True
+        # The start of a run, and where it moved to another version, say how to read the rest.
+        return self.keeps_of(run) and (frame.first_seq == 1 or first in self.moves)
+
+    def keeps_of(self, run: RunRow) -> bool:
+        """Return whether anything of a run stays."""
+        return not run.status.is_final or self.stretches.touch(
+            (run.ordinal, 1), (run.ordinal, END[0])
+        )
+
+
+class _Prune:
+    """Prunes thread by thread."""
+
+    def __init__(self, runtime: Runtime, wanted: Wanted, *, is_dry: bool) -> None:
+        self._runtime = runtime
+        self._store: Store = runtime.engine.store
+        self._wanted = wanted
+        self._is_dry = is_dry
+        self._forks: dict[TenantId, _Forks] = {}
+
+    async def thread(self, tenant: TenantId, thread: ThreadId) -> ThreadPruned:
+        """Prune a thread."""
+        done = ThreadPruned(tenant=tenant, thread=thread)
+        for _try in range(PLAN_TRIES):
+            done = ThreadPruned(tenant=tenant, thread=thread)
+            try:
+                plan = await self._plan(tenant, thread, done)
+            except (DecodeFailed, StoreCorrupt) as error:
+                done.note = f"left alone, as it can't be read whole: {error}"
+                return done
+            if plan is None or await self._erase(plan, done):
+                return done
+        done.note = "its tags change all the time; what went was not kept by any of them"
+        return done
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    async def _plan(self, tenant: TenantId, thread: ThreadId, done: ThreadPruned) -> _Plan | None:
+        row = await self._store.read_thread(tenant, thread)
+        if row is None:
+            return None
+        runs = await self._store.read_thread_runs(tenant, thread, from_ordinal=1)
+        plan = _Plan(row, runs)
+        # Before the journals: a tag that comes later is one that the erasure does not expect.
+        tags = await self._store.find_tags(tenant, thread)
+        plan.tags = frozenset((tag.name, tag.checkpoint) for tag in tags)
+        points: dict[int, Point] = {}
+        present = Present()
+        for run in runs:
+            async for frame in frames_of(self._store, run.run_id, 1):
+                if not is_erased(frame.body):
+                    _add(present, run, frame)
+                    _look_at(run, frame, points, plan.moves)
+        plan.points = [point for _id, point in sorted(points.items())]
+        plan.copies, line = await self._copies(plan)
+        plan.readable = present.readable(plan.points, plan.copies)
+        plan.wanted = self._wanted.of(plan.points) | {tag.checkpoint for tag in tags}
+        plan.wanted |= await self._forked(tenant, thread)
+        plan.wanted |= {run.base_checkpoint for run in runs if not run.status.is_final}
+        plan.stretches = needed(plan.points, plan.copies, line, plan.wanted)
+        done.checkpoints = len(plan.readable)
+        done.kept = len(plan.wanted & plan.readable)
+        if line == BEGINNING and done.kept < done.checkpoints:
+            done.note = "all of it is needed to read the newest state: it is small, or young"
+        return plan
+
+    async def _copies(self, plan: _Plan) -> tuple[list[Copy], Copy]:
+        """Return the thread's copies by `made_at`, and the one that its newest state is read by."""
+        row = plan.row
+        rows = await self._store.find_copies(row.tenant, row.thread)
+        copies = {each.made_at: await self._copy(plan, each) for each in reversed(rows)}
+        line = BEGINNING
+        if row.base_seq:
+            base = CopyRow(made_at=0, ordinal=row.base_ordinal, seq=row.base_seq)
+            line = await self._copy(plan, base)
+            if line.made_at not in copies:  # it is of before there was an index
+                copies[line.made_at] = line
+                plan.noted = (replace(base, made_at=line.made_at),)
+        return [copy for _made_at, copy in sorted(copies.items())], line
+
+    async def _copy(self, plan: _Plan, row: CopyRow) -> Copy:
+        """Return a copy with the place that it lets folding start at.
+
+        Raises:
+            StoreCorrupt: there is none where it should be.
+        """
+        run = next(run for run in plan.runs if run.ordinal == row.ordinal)
+        frames = await self._store.read_frames(run.run_id, from_seq=row.seq, limit=1)
+        record = decode_record(split_frame(frames[0].body)[row.seq - frames[0].first_seq])
+        place = (row.ordinal, row.seq)
+        if isinstance(record, rec.StateCopied):
+            since = (record.since_ordinal, max(record.since_seq, 1))
+            return Copy(record.made_at, place, since)
+        if isinstance(record, rec.StateSnapshot):
+            return Copy(record.checkpoint, place, place)
+        msg = f"run {run.run_id!r}: record {row.seq} is said to be a copy of the state, and is none"
+        raise StoreCorrupt(msg, run_id=run.run_id, seq=row.seq)
+
+    async def _forked(self, tenant: TenantId, thread: ThreadId) -> set[int]:
+        """Return the checkpoints that a thread was forked at, up to now."""
+        forks = self._forks.setdefault(tenant, _Forks(self._runtime, tenant))
+        await forks.look()
+        return forks.of(thread)
+
+    # -- erasing -----------------------------------------------------------------------------------
+
+    async def _erase(self, plan: _Plan, done: ThreadPruned) -> bool:
+        """Erase what does not stay; return False if the thread's tags have changed meanwhile."""
+        left = Present()
+        for run in plan.runs:
+            if not run.status.is_final:
+                left.add(run.ordinal, 1, END[0], is_last=True)
+                continue
+            batch = _Batch(plan, run)
+            async for frame in frames_of(self._store, run.run_id, 1):
+                if is_erased(frame.body):
+                    continue
+                if plan.stays(run, frame):
+                    _add(left, run, frame)
+                    continue
+                batch.add(frame)
+                if batch.is_full and not await self._write(batch, done):
+                    return False
+            if not plan.keeps_of(run):
+                batch.effects = await self._full_effects(run)
+            if not await self._write(batch, done):
+                return False
+        done.lost = len(plan.readable - left.readable(plan.points, plan.copies))
+        return True
+
+    async def _write(self, batch: "_Batch", done: ThreadPruned) -> bool:
+        """Erase a batch; return False if that is refused."""
+        if not batch.frames and not batch.effects:
+            return True
+        if not self._is_dry:
+            outcome = await self._store.erase(batch.erasure(self._runtime.engine.now_us()))
+            # crash-point: prune.batch
+            self._runtime.engine.services.probe("prune.batch")
+            if not isinstance(outcome, Erased):
+                return False
+        done.frames += len(batch.frames)
+        done.records += batch.records
+        done.bytes += batch.bytes
+        done.effects += len(batch.effects)
+        batch.clear()
+        return True
+
+    async def _full_effects(self, run: RunRow) -> list[EffectRow]:
+        """Return the effects of a run, emptied, that have something, and no key that lasts."""
+        query = EffectQuery(run_id=run.run_id, limit=ROWS_MAX)
+        return [
+            replace(row, request_wire=b"", result_wire=None)
+            for row in await self._store.find_effects(query)
+            if row.business_key is None
+            and row.state not in {EffectState.INTENDED, EffectState.UNCERTAIN}
+            and (row.request_wire or row.result_wire is not None)
+        ]
+
+
+class _Batch:
+    """What goes of a run in one transaction."""
+
+    def __init__(self, plan: _Plan, run: RunRow) -> None:
+        self._plan = plan
+        self._run = run
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin the next one."""
+        self.frames: list[FrameErasure] = []
+        self.effects: list[EffectRow] = []
+        self.records = self.bytes = self._held = 0
+
+    def add(self, frame: FrameRow) -> None:
+        """Take a frame in."""
+        body = erase_frame(frame.body)
+        self.frames.append(FrameErasure(frame.first_seq, frame.hash, body))
+        self.records += frame.count
+        self.bytes += len(frame.body) - len(body)
+        self._held += len(frame.body)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to write it."""
+        return len(self.frames) >= ERASE_FRAMES or self._held >= ERASE_BYTES
+
+    def erasure(self, at_us: int) -> Erasure:
+        """Return it as the store takes it."""
+        return Erasure(
+            run_id=self._run.run_id,
+            tenant=self._run.tenant,
+            thread=self._run.thread,
+            at_us=at_us,
+            frames=tuple(self.frames),
+            effects=tuple(self.effects),
+            tags=self._plan.tags,
+            copies=self._plan.noted,
+        )
+
+
+def _add(present: Present, run: RunRow, frame: FrameRow) -> None:
+    last_seq = frame.first_seq + frame.count - 1
+    is_last = run.status.is_final and last_seq >= run.last_seq
+    present.add(run.ordinal, frame.first_seq, last_seq, is_last=is_last)
+
+
+def _look_at(run: RunRow, frame: FrameRow, points: dict[int, Point], moves: set[Place]) -> None:
+    """Note the checkpoints in a frame, and whether the run moved to another version in it."""
+    for seq, encoded in enumerate(split_frame(frame.body), frame.first_seq):
+        record = decode_record(encoded)
+        if isinstance(record, rec.VersionMoved):
+            moves.add((run.ordinal, frame.first_seq))
+        if isinstance(record, rec.StateSnapshot) or (
+            isinstance(record, rec.StepCommitted) and record.scope == ""
+        ):
+            place = (run.ordinal, seq)
+            points[record.checkpoint] = Point(record.checkpoint, record.at_us, place)
+
+
+class _Forks:
+    """The checkpoints that threads of a tenant were forked at."""
+
+    def __init__(self, runtime: Runtime, tenant: TenantId) -> None:
+        self._runtime = runtime
+        self._tenant = tenant
+        self._newest = RunId("")
+        self._found: dict[str, set[int]] = {}
+
+    async def look(self) -> None:
+        """Look at the runs that are newer than those that were looked at."""
+        newest = self._newest
+        before: RunId | None = None
+        while True:
+            query = RunQuery(tenant=self._tenant, before=before, limit=RUNS_PAGE)
+            rows = await self._runtime.engine.store.find_runs(query)
+            for row in rows:
+                if row.run_id <= newest:
+                    return
+                self._newest = max(self._newest, row.run_id)
+                await self._take(row)
+            if len(rows) < RUNS_PAGE:
+                return
+            before = rows[-1].run_id
+
+    async def _take(self, row: RunRow) -> None:
+        origin = fork_origin(row)
+        if origin is None and row.ordinal == 1 and not row.input_digest and row.start_key is None:
+            started = await started_of(self._runtime.engine, row)
+            if started.origin_thread is not None and started.origin_checkpoint is not None:
+                origin = started.origin_checkpoint, started.origin_thread
+        if origin is not None:
+            self._found.setdefault(origin[1], set()).add(origin[0])
+
+    def of(self, thread: ThreadId) -> set[int]:
+        """Return those of a thread."""
+        return self._found.get(thread, set())
