@@ -101,7 +101,11 @@ async def looking(url: str) -> AsyncIterator[Runtime]:
 
 
 def creating(
-    url: str, graphs: Iterable[Any], *, worker: WorkerSettings | bool, sandbox: Any = None
+    url: str | Store,
+    graphs: Iterable[Any],
+    *,
+    worker: WorkerSettings | bool,
+    sandbox: Any = None,
 ) -> Runtime:
     """Return a runtime over a store that is created if it does not exist."""
     return Runtime.open(url, graphs, worker=worker, keys=keys_given(), sandbox=sandbox)

@@ -186,6 +186,7 @@ class Orders:
 
     # -- quotas ------------------------------------------------------------------------------------
 
+    @checked
     async def set_quota(self, bytes_max: int, *, tenant: str | None = None) -> None:
         """Set how many bytes a tenant may take in the store; starts beyond it are refused.
 
@@ -208,6 +209,7 @@ class Orders:
         await self.engine.store.set_quota(row)
         self.engine.capacity.forget()
 
+    @checked
     async def remove_quota(self, *, tenant: str | None = None) -> None:
         """Remove a quota.
 
@@ -220,6 +222,7 @@ class Orders:
             raise NotFound(msg, tenant=tenant)
         self.engine.capacity.forget()
 
+    @checked
     async def quotas(self) -> list[Quota]:
         """Return the quotas, by tenant, with what is taken now: reads the length of every row."""
         store = self.engine.store

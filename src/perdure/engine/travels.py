@@ -89,6 +89,7 @@ class Travels:
 
     # -- keeping -----------------------------------------------------------------------------------
 
+    @checked
     async def tag(
         self,
         thread: str,
@@ -118,6 +119,7 @@ class Travels:
             self.engine, TenantId(tenant), ThreadId(thread), checkpoint, name=name, by=by
         )
 
+    @checked
     async def untag(self, thread: str, name: str, *, tenant: str = DEFAULT_TENANT) -> bool:
         """Remove a tag; return whether there was one. What it kept goes with the next prune.
 
@@ -125,6 +127,7 @@ class Travels:
         """
         return await self.engine.store.drop_tag(TenantId(tenant), ThreadId(thread), name)
 
+    @checked
     async def tags(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> list[tagging.Tag]:
         """Return the thread's tags, by checkpoint, then name."""
         return await tagging.tags_of(self.engine, TenantId(tenant), ThreadId(thread))
