@@ -1,6 +1,7 @@
 """Measure what state costs: `python -m bench.state [--quick] [--json FILE]`.
 
-Bytes are those of the database's files after it was closed, so exact; times are medians.
+Bytes are those of the database's files after it was closed, so exact; of forks those of its journal
+and pages. Times are medians.
 """
 
 import argparse
@@ -9,10 +10,12 @@ import base64
 import json
 import math
 import random
+import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
@@ -123,12 +126,22 @@ async def load_ms(folder: Path) -> float:
     return statistics.median(taken)
 
 
+def written_in(folder: Path) -> int:
+    """Return the bytes of all frames and pages: files grow by whole pages of the database."""
+    with closing(sqlite3.connect(folder / "state.db")) as db:
+        sums = [
+            db.execute(f"SELECT coalesce(sum(length(body)), 0) FROM {table}").fetchone()[0]  # noqa: S608  # no input
+            for table in ("perdure_frames", "perdure_pages")
+        ]
+    return sum(sums)
+
+
 async def forked_bytes(folder: Path) -> int:
-    """Return the bytes that a fork of the newest state adds."""
-    before = size_of(folder)
+    """Return the bytes of journal and pages that a fork of the newest state adds."""
+    before = written_in(folder)
     async with open_in(folder, worker=False) as runtime:
         await runtime.fork("t", to="f")
-    return size_of(folder) - before
+    return written_in(folder) - before
 
 
 def in_folder(work: Callable[[Path], Any]) -> Any:

@@ -163,6 +163,7 @@ class Runtime:
     diff = _door(engine.Runtime.diff)
     compare = _door(engine.Runtime.compare)
     moment = _door(engine.Runtime.moment)
+    costs = _door(engine.Runtime.costs)
     tree = _door(engine.Runtime.tree)
     replay = _door(engine.Runtime.replay)
     preview_fork = _door(engine.Runtime.preview_fork)

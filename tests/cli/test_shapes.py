@@ -61,6 +61,7 @@ def travelled(cli):
         "diff": cli("diff", "b@1", "b@3", "--json").json,
     }
     found["rollback"] = cli("rollback", "b@1", "--by", "a", "--yes", "--json").json
+    found["history --cost"] = cli("history", "b", "--cost", "--json").json
     found["tag"] = cli("tag", "b", "1", "release", "--json").json
     found["history (tree)"] = cli("history", "b", "--json").json
     return found

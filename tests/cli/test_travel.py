@@ -316,3 +316,23 @@ def test_on_a_terminal_it_asks(done, cli, answer, code, runs):
     assert process.wait(timeout=20) == code
     os.close(outer)
     assert len(done("ps", "--all", "--json").json["runs"]) == runs
+
+
+# -- costs -----------------------------------------------------------------------------------------
+
+
+def test_costs_of_every_checkpoint(done):
+    lines = done("history", "t", "--cost").out.splitlines()
+    assert lines[0].split()[:3] == ["CHECKPOINT", "RAN", "JOURNAL"]
+    assert [line.split()[:2] for line in lines[1:4]] == [
+        ["1", "input"],
+        ["2", "check"],
+        ["3", "settle"],
+    ]
+    assert "stored" in lines[4]
+    costs = done("history", "t", "--cost", "--json").json["costs"]
+    assert [cost["checkpoint"] for cost in costs] == [1, 2, 3]
+    assert costs[2]["again"] == ["pay"]
+    assert all(cost["stored_bytes"] > 0 for cost in costs)
+    assert done("history", "t", "--cost", "--at", "2").code == 2
+    assert done("history", "nowhere", "--cost").code != 0

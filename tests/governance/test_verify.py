@@ -51,6 +51,19 @@ async def test_one_thread_one_run_one_tenant(store, ids):
         await audited(store, run_id="r_nowhere")
 
 
+async def test_a_fork_whose_origin_is_gone(store):
+    async with Runtime.open(f"sqlite:///{store.path}", graphs=[graph]) as runtime:
+        origin = (await runtime.runs(thread="t"))[-1]
+        fork = await runtime.fork("t", at=2, to="f")
+        await fork.result(timeout=15)
+    report = await audited(store)
+    assert report.findings == []
+    store.run("DELETE FROM perdure_runs WHERE run_id = ?", origin.run_id)
+    [found] = (await audited(store, thread="f")).findings
+    assert (found.code, found.run_id, found.first_seq) == ("origin_missing", fork.id, 1)
+    assert "of run 1 of thread 't', checkpoint 2" in found.what
+
+
 def frame_at(store, run_id, number):
     return store.frames(run_id)[number]
 

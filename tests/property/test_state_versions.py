@@ -1,14 +1,14 @@
 """Every version of a thread's state loads as a full copy taken at the time says.
 
-Random runs on one thread (appends, replacements, reductions, edits of large fields, parallel nodes,
-subgraphs), with whole copies far more often than in life, forks in between, and a new runtime for
-some runs, which must load what the one before wrote.
+Random runs on a thread and on its forks (appends, replacements, reductions, edits of large fields,
+parallel nodes, subgraphs), with whole copies far more often than in life, forks of forks at any
+checkpoint in between, and a new runtime for some runs, which must load what the one before wrote.
 """
 
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from unittest.mock import patch
 
@@ -109,23 +109,45 @@ graph.edge("sub", "drop")
 graph.edge("part", "drop")
 
 
-def expected(box: Box, todo: list[dict[str, Any]], given: dict[str, Any]) -> list[Box]:
-    """Return the state at every checkpoint of a run."""
-    states = [after(box, given, todo)]
-    while todo:
+phased = Graph(Box, name="phased", checkpoints="phases", step_limit=10_000)
+phased.node(plain)
+phased.node(inner, name="sub")
+phased.node(part)
+phased.node(phase=True)(drop)
+for source in ("plain", "drop"):
+    phased.branch(source, route, targets=["plain", "sub", "part", END])
+phased.branch(START, route, targets=["plain", "sub", "part", END])
+phased.edge("sub", "drop")
+phased.edge("part", "drop")
+
+
+Version = tuple[Box, bool]
+"""State at a checkpoint; whether `drop` comes next."""
+
+
+def expected(box: Box, todo: list[dict[str, Any]], given: dict[str, Any]) -> list[Version]:
+    """Return what is at every checkpoint of a run."""
+    return rest_of((after(box, given, todo), False))
+
+
+def rest_of(version: Version) -> list[Version]:
+    """Return what is at a checkpoint, and at all that follow in its run."""
+    versions = [version]
+    while versions[-1][0].todo:
+        box, is_drop_next = versions[-1]
+        todo = box.todo
         kind = todo[0].get("kind", "plain")
-        box = states[-1]
-        if kind == "plain":
-            states.append(after(box, applied(box, todo[0]), todo[1:]))
+        if is_drop_next:
+            versions.append((after(box, {}, todo[1:]), False))
+        elif kind == "plain":
+            versions.append((after(box, applied(box, todo[0]), todo[1:]), False))
         else:
             writes = applied(box, todo[0])
             if kind == "fan":
                 wide = todo[0]["wide"]
                 writes = {"items": [f"part {n}" for n in range(wide)], "top": wide - 1}
-            states.append(after(box, writes, todo))
-            states.append(after(states[-1], {}, todo[1:]))
-        todo = todo[1:]
-    return states
+            versions.append((after(box, writes, todo), True))
+    return versions
 
 
 texts = st.text("abc", max_size=3)
@@ -144,47 +166,112 @@ steps = st.one_of(
     updates.map(lambda update: {**update, "kind": "sub"}),
     st.integers(1, 3).map(lambda wide: {"kind": "fan", "wide": wide}),
 )
+numbers = st.integers(0, 1000)
 runs = st.lists(
-    st.tuples(st.lists(steps, max_size=6), st.lists(texts, max_size=2), st.booleans()),
+    st.tuples(
+        st.lists(steps, max_size=6),
+        st.lists(texts, max_size=2),
+        st.booleans(),
+        st.tuples(numbers, numbers, numbers, updates.filter(lambda each: "edit" not in each)),
+    ),
     min_size=1,
     max_size=5,
 )
 
 
-async def play(
-    plan: list[tuple[list[dict[str, Any]], list[str], bool]], check: Callable[[int], bool]
-) -> None:
+async def play(plan: list[Any], check: Callable[[int], bool]) -> None:
     url = f"memory://versions-{next(NAMES)}"
-    states: list[Box] = []
-    box = Box()
+    threads: dict[str, list[Version]] = {"t": []}
     runtime = Runtime.open(url, graphs=[graph])
     await runtime.__aenter__()
     try:
-        for number, (todo, items, is_new_process) in enumerate(plan):
+        for number, (todo, items, is_new_process, fork) in enumerate(plan):
             if is_new_process:
                 await runtime.__aexit__(None, None, None)
                 runtime = Runtime.open(url, graphs=[graph])
                 await runtime.__aenter__()
-            run = await runtime.start(graph, {"todo": todo, "items": items}, thread="t")
+            thread = list(threads)[fork[0] % len(threads)]
+            versions = threads[thread]
+            run = await runtime.start(graph, {"todo": todo, "items": items}, thread=thread)
             result = await run.result()
-            states += expected(box, todo, {"items": items})
-            box = states[-1]
-            assert result == box
-            for checkpoint, state in enumerate(states, 1):
-                if check(checkpoint) or number == len(plan) - 1:
-                    assert await runtime.state("t", at=checkpoint) == state
-            assert await runtime.state("t") == box
-            fork = await runtime.fork("t", at=len(states), update={"name": "fork"}, to=f"f{number}")
-            assert (await fork.result()).items == box.items
-        assert len(await runtime.history("t")) == len(states)
+            versions += expected(versions[-1][0] if versions else Box(), todo, {"items": items})
+            assert result == versions[-1][0]
+            for checkpoint, (state, _is_drop_next) in enumerate(versions, 1):
+                if check(checkpoint):
+                    assert await runtime.state(thread, at=checkpoint) == state
+            assert await runtime.state(thread) == versions[-1][0]
+            origin = list(threads)[fork[1] % len(threads)]
+            if threads[origin]:
+                threads[f"f{number}"] = await forked(
+                    runtime, (origin, threads[origin]), fork[2], fork[3], f"f{number}"
+                )
+        for thread, versions in threads.items():
+            for checkpoint, (state, _is_drop_next) in enumerate(versions, 1):
+                assert await runtime.state(thread, at=checkpoint) == state
+            assert len(await runtime.history(thread)) == len(versions)
+            for run in await runtime.runs(thread=thread):
+                assert (await runtime.replay(run.run_id)).divergences == ()
     finally:
         await runtime.__aexit__(None, None, None)
 
 
-@given(runs, st.integers(0, 3), st.sampled_from([0, 200, 1500]))
-@settings(max_examples=80, deadline=None)
-def test_every_version_loads_as_it_was(plan, rest, journal_bytes):
+async def play_phases(plan: list[Any]) -> None:
+    """Play runs of a graph that checkpoints at phases: what is a checkpoint loads as it was."""
+    async with Runtime.open(f"memory://phases-{next(NAMES)}", graphs=[phased]) as runtime:
+        box = Box()
+        for number, (todo, items, _is_new_process, fork) in enumerate(plan):
+            given = {"todo": todo, "items": items}
+            run = await runtime.start(phased, given, thread="t")
+            versions = expected(box, todo, {"items": items})
+            assert await run.result() == versions[-1][0]
+            box = versions[-1][0]
+            kept = [each for each in await runtime.history("t") if each.run_id == run.id]
+            assert kept[0].step == len(versions) - 1
+            for each in kept:
+                assert await runtime.state("t", at=each.id) == versions[each.step][0]
+            assert (await runtime.replay(run.id)).divergences == ()
+            at = kept[fork[2] % len(kept)]
+            origin = "t", {at.id - 1: versions[at.step]}
+            await forked(runtime, origin, at.id - 1, fork[3], f"f{number}")
+            assert (await runtime.replay((await runtime.runs())[0].run_id)).divergences == ()
+
+
+@given(runs, st.sampled_from([0, 200, 10_000_000]))
+@settings(max_examples=60, deadline=None)
+def test_every_phase_loads_as_it_was(plan, journal_bytes):
     with (
+        patch("perdure.engine.driver.SNAPSHOT_BYTES_MIN", journal_bytes),
+        patch("perdure.engine.driver.WHOLE_COPY_SHARE", 0),
+        patch("perdure.engine.driver.STATE_BYTES_SHARE", 1_000_000),
+    ):
+        asyncio.run(play_phases(plan))
+
+
+async def forked(
+    runtime: Runtime,
+    origin: tuple[str, list[Version] | dict[int, Version]],
+    number: int,
+    update: dict[str, Any],
+    to: str,
+) -> list[Version]:
+    """Fork a thread at one of its checkpoints; return what the fork is to have at its own."""
+    thread, versions = origin
+    at = number % len(versions) if isinstance(versions, list) else number
+    box, is_drop_next = versions[at]
+    fields = {key: value for key, value in update.items() if key != "kind"}
+    run = await runtime.fork(thread, at=at + 1, update=fields, to=to)
+    found = rest_of((replace(box, **fields), is_drop_next))
+    assert await run.result() == found[-1][0]
+    return found
+
+
+@given(
+    runs, st.integers(0, 3), st.sampled_from([0, 200, 1500, 10_000_000]), st.sampled_from([0, 1, 8])
+)
+@settings(max_examples=80, deadline=None)
+def test_every_version_loads_as_it_was(plan, rest, journal_bytes, chain):
+    with (
+        patch("perdure.engine.branches.FORK_CHAIN_MAX", chain),
         patch("perdure.engine.driver.SNAPSHOT_BYTES_MIN", journal_bytes),
         patch("perdure.engine.driver.WHOLE_COPY_SHARE", 0),
         patch("perdure.engine.driver.STATE_BYTES_SHARE", 1_000_000),

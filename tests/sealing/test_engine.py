@@ -5,7 +5,9 @@ from types import ModuleType
 from tests.engine import (
     test_children,
     test_effects,
+    test_forks,
     test_found_by_faults,
+    test_inheriting,
     test_lasting_rules,
     test_outlook_timeline_doctor,
     test_schedules,
@@ -32,7 +34,9 @@ def _take_over(module: ModuleType) -> None:
 for _module in (
     test_children,
     test_effects,
+    test_forks,
     test_found_by_faults,
+    test_inheriting,
     test_lasting_rules,
     test_outlook_timeline_doctor,
     test_schedules,

@@ -6,6 +6,7 @@ import typer
 
 from perdure.cli import _shapes as shapes
 from perdure.cli._advice import is_answerable, lacks_worker, next_commands
+from perdure.cli._costing import print_costs
 from perdure.cli._describe import (
     QUIET,
     describe_blockers,
@@ -23,6 +24,7 @@ from perdure.cli._text import age, clean, clock_time, compact, full_time, pretty
 from perdure.cli.limits import LIST_LIMIT
 from perdure.engine import Runtime
 from perdure.engine.compare import Moment
+from perdure.engine.costs import CheckpointCost
 from perdure.engine.outlook import (
     Outlook,
     command,
@@ -427,6 +429,10 @@ def history(
         int | None,
         typer.Option("--at", metavar="N", help="The state at a checkpoint, and what led to it."),
     ] = None,
+    cost: Annotated[
+        bool,
+        typer.Option("--cost", help="What each checkpoint stored, took, and would do again."),
+    ] = False,
     tenant: Tenant = "default",
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
@@ -437,8 +443,13 @@ def history(
     Examples:
       perdure history customer-12
       perdure history customer-12 --at 3
+      perdure history customer-12 --cost
       perdure history customer-12 --json
     """
+    if cost:
+        refuse_given("history --cost is about all checkpoints of the thread", {"--at": at})
+        _show_costs(thread, await_(_read_costs(thread, tenant, store)), as_json=as_json)
+        return
     if at is not None:
         print_moment(await_(_read_moment(thread, at, tenant, store)), as_json=as_json)
         return
@@ -451,6 +462,18 @@ def history(
         say(line)
     if not tree.is_complete:
         note("there are so many runs that older forks may be missing here")
+
+
+def _show_costs(thread: str, costs: list[CheckpointCost], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"thread": thread, "costs": [shapes.cost_json(cost) for cost in costs]})
+        return
+    print_costs(thread, costs)
+
+
+async def _read_costs(thread: str, tenant: str, url: str) -> list[CheckpointCost]:
+    async with existing(url) as runtime:
+        return await runtime.costs(thread, tenant=tenant)
 
 
 async def _read_history(thread: str, tenant: str, url: str) -> tuple[list[Checkpoint], ThreadTree]:

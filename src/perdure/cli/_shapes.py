@@ -18,6 +18,7 @@ from perdure.engine.compare import (
     Moment,
     Place,
 )
+from perdure.engine.costs import CheckpointCost
 from perdure.engine.divergence import Replay
 from perdure.engine.doctor import Finding
 from perdure.engine.outlook import Outlook
@@ -192,6 +193,30 @@ def checkpoint_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "version": checkpoint.graph_version,
         "snapshot": checkpoint.snapshot,
         "rolled_back_to": checkpoint.rolled_back_to,
+    }
+
+
+def cost_json(cost: CheckpointCost) -> dict[str, Any]:
+    """Return what a checkpoint costs."""
+    return {
+        "checkpoint": cost.checkpoint,
+        "thread": cost.thread,
+        "run": cost.run_id,
+        "step": cost.step,
+        "at": time_json(cost.at),
+        "nodes": list(cost.nodes),
+        "stored_bytes": cost.stored_bytes,
+        "journal_bytes": cost.journal_bytes,
+        "copy_bytes": cost.copy_bytes,
+        "pages": cost.pages,
+        "page_bytes": cost.page_bytes,
+        "elapsed_ms": cost.elapsed_ms,
+        "node_ms": cost.node_ms,
+        "again": list(cost.again),
+        "repeated": cost.repeated,
+        "children": cost.children,
+        "input_tokens": cost.input_tokens,
+        "output_tokens": cost.output_tokens,
     }
 
 

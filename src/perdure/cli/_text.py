@@ -74,6 +74,14 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
+def size_text(count: int) -> str:
+    """Return a number of bytes in its largest fitting unit."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 1000)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
 def plural(count: int, one: str) -> str:
     """Return a count with its noun."""
     return f"{count} {one}" if count == 1 else f"{count} {one}s"

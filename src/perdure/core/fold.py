@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Raw, Struct, field, structs
 
-from perdure.core.identity import scope_of, task_path
+from perdure.core.identity import node_of, scope_of, step_of, task_path
 from perdure.core.machines import EFFECT_TABLE, EffectEvent, advance
 from perdure.errors import InvariantBroken
 from perdure.model import EffectKind, EffectState, Failure, RunStatus, WriteOp
@@ -92,7 +92,9 @@ class Task(Struct):
 class Scope(Struct):
     """A graph under way: the run's own ("") or a subgraph's (path of its task).
 
-    `version`: of the subgraph; 0: its journal does not tell.
+    `version`: of the subgraph; 0: its journal does not tell. `ahead`: executions of steps after the
+    one under way, of which acts are recorded: of a graph that checkpoints at phases, what a holder
+    did since the last one. They are taken up when their step comes again.
     """
 
     path: str
@@ -103,6 +105,17 @@ class Scope(Struct):
     writes: list[tuple[str, str, Any]] = field(default_factory=list)
     is_started: bool = False
     version: int = 0
+    ahead: dict[str, Task] = field(default_factory=dict)
+
+    @property
+    def all_tasks(self) -> list[Task]:
+        """Every execution of which something may be recorded, those ahead too."""
+        return [*self.tasks.values(), *self.ahead.values()]
+
+    def begin_ahead(self, path: str) -> None:
+        """Take in that an execution of a later step does something."""
+        if not self.path and path not in self.tasks and step_of(path) > self.step:
+            self.ahead.setdefault(path, Task(path, rec.TaskSpec(node_of(path))))
 
 
 class RunState(Struct):
@@ -138,6 +151,8 @@ class RunState(Struct):
         """
         scope = self.scopes.get(scope_of(path))
         task = scope.tasks.get(path) if scope is not None else None
+        if task is None and scope is not None:
+            task = scope.ahead.get(path)
         if task is None:
             msg = (
                 f"run {self.run_id!r}: a record about node execution {path!r}, which is not under "
@@ -147,12 +162,25 @@ class RunState(Struct):
         return task
 
 
+def _acting(state: RunState, path: str) -> Task:
+    """Return the task at a path, of which this may be the first that is recorded."""
+    scope = state.scopes.get(scope_of(path))
+    if scope is not None:
+        scope.begin_ahead(path)
+    return state.task(path)
+
+
 def apply(state: RunState, record: rec.Record) -> None:
     """Apply one record to the state.
 
     Calls of unknown meaning do not exist: every kind is in `_APPLY`.
     """
     state.last_seq += 1
+    _APPLY[type(record)](state, record)
+
+
+def apply_unrecorded(state: RunState, record: rec.Record) -> None:
+    """Apply what the journal does not get: a step that goes by, and the end of its node."""
     _APPLY[type(record)](state, record)
 
 
@@ -168,7 +196,7 @@ def settle_sandbox(state: RunState) -> None:
     Their files are gone, so they run again.
     """
     for scope in state.scopes.values():
-        for task in scope.tasks.values():
+        for task in scope.all_tasks:
             _forget_tentative(task)
 
 
@@ -211,7 +239,7 @@ def _node_finished(state: RunState, record: rec.NodeFinished) -> None:
 
 
 def _node_failed(state: RunState, record: rec.NodeFailed) -> None:
-    task = state.task(record.task)
+    task = _acting(state, record.task)
     task.failure = record.failure
     task.retry_at_us = record.retry_at_us
     task.attempt = record.attempt if record.retry_at_us is None else record.attempt + 1
@@ -219,12 +247,16 @@ def _node_failed(state: RunState, record: rec.NodeFailed) -> None:
 
 
 def plan_tasks(scope: Scope, step: int, specs: Iterable[rec.TaskSpec]) -> None:
-    """Replace the scope's tasks by those of the next step."""
+    """Replace the scope's tasks by those of the next step; what is known of them stays."""
     scope.step = step
     tasks = {}
     for spec in specs:
         path = task_path(scope.path, step, spec.node, spec.index)
-        tasks[path] = Task(path, spec)
+        task = scope.tasks.get(path) or scope.ahead.pop(path, None)
+        if task is None:
+            task = Task(path, spec)
+        task.spec = spec
+        tasks[path] = task
     scope.tasks = tasks
 
 
@@ -244,6 +276,9 @@ def _step_committed(state: RunState, record: rec.StepCommitted) -> None:
         _take_snapshot(state, record.snapshot)
     _drop_inner_scopes(state, scope)
     plan_tasks(scope, record.step + 1, record.next)
+    if record.passed:
+        passed = {each.task for each in record.passed}
+        scope.ahead = {path: task for path, task in scope.ahead.items() if path not in passed}
 
 
 def _take_snapshot(state: RunState, snapshot: str | None) -> None:
@@ -273,6 +308,7 @@ def _commit_cells(state: RunState, scope: Scope, record: rec.StepCommitted) -> N
         if is_rollback(state.started) or state.is_input_whole:
             scope.cells = {}
         _write_cells(scope.cells, state.started.input)
+    _write_cells(scope.cells, record.merged)
     for task in scope.tasks.values():
         if task.outcome is not None:
             _write_cells(scope.cells, task.outcome.writes)
@@ -329,7 +365,7 @@ def _call_of(state: RunState, task: str, identity: str) -> Call:
 
 
 def _effect_intended(state: RunState, record: rec.EffectIntended) -> None:
-    calls = state.task(record.task).calls
+    calls = _acting(state, record.task).calls
     call = calls.get(record.effect_id)
     if call is None:
         calls[record.effect_id] = Call(
@@ -351,7 +387,7 @@ def _effect_intended(state: RunState, record: rec.EffectIntended) -> None:
 
 
 def _effect_confirmed(state: RunState, record: rec.EffectConfirmed) -> None:
-    calls = state.task(record.task).calls
+    calls = _acting(state, record.task).calls
     call = calls.get(record.effect_id)
     if call is None:
         call = calls[record.effect_id] = Call(
@@ -369,7 +405,7 @@ def _effect_confirmed(state: RunState, record: rec.EffectConfirmed) -> None:
 
 
 def _effect_failed(state: RunState, record: rec.EffectFailed) -> None:
-    task = state.task(record.task)
+    task = _acting(state, record.task)
     call = task.calls.get(record.effect_id)
     if call is None:
         call = task.calls[record.effect_id] = Call(
@@ -399,7 +435,7 @@ def _opened(kind: str, id_field: str) -> Callable[[RunState, Any], None]:
     def opened(state: RunState, record: Any) -> None:
         identity = getattr(record, id_field)
         due_us = getattr(record, "due_us", None) or getattr(record, "expires_at_us", None)
-        state.task(record.task).calls[identity] = Call(
+        _acting(state, record.task).calls[identity] = Call(
             identity, kind, kind, "open", due_us=due_us, started=record
         )
 
@@ -418,7 +454,7 @@ def _closed(id_field: str, value_field: str, new_state: str) -> Callable[[RunSta
 
 
 def _noted(state: RunState, record: rec.Noted) -> None:
-    state.task(record.task).calls[record.call_id] = Call(
+    _acting(state, record.task).calls[record.call_id] = Call(
         record.call_id, "note", "note", "done", result=record.value, started=record
     )
 
@@ -426,7 +462,7 @@ def _noted(state: RunState, record: rec.Noted) -> None:
 def _sandbox_taken(state: RunState, record: rec.SandboxTaken) -> None:
     state.snapshot = record.snapshot
     for scope in state.scopes.values():
-        for task in scope.tasks.values():
+        for task in scope.all_tasks:
             for call in task.calls.values():
                 call.is_tentative = False
 

@@ -44,6 +44,16 @@ def task_path(scope: str, step: int, node: str, index: int) -> str:
     return f"{scope}/{tail}" if scope else tail
 
 
+def step_of(task: str) -> int:
+    """Return the number of the step that a task is of, in its scope."""
+    return int(task.rpartition("/")[2].partition(":")[0])
+
+
+def node_of(task: str) -> str:
+    """Return the name of the node that a task executes."""
+    return task.rpartition("/")[2].partition(":")[2].partition("#")[0]
+
+
 def scope_of(task: str) -> str:
     """Return the scope that a task belongs to: "" for the run's own graph."""
     return task.rpartition("/")[0]

@@ -5,6 +5,7 @@ time without having been checked when it was built.
 """
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -63,6 +64,13 @@ class Resolve(Protocol):
         ...
 
 
+class Checkpoints(StrEnum):
+    """After which steps of a graph the state is written."""
+
+    EVERY_STEP = "every_step"
+    PHASES = "phases"
+
+
 class Channel(Struct, frozen=True, kw_only=True):
     """One field of the state.
 
@@ -117,6 +125,7 @@ class NodePlan(Struct, frozen=True, kw_only=True):
         retry: how often the node is tried again after an exception; None: once.
         timeout_s: longest duration of one attempt, waits not counted; None: no limit.
         goto: every name that its `Goto`s may give; None: not declared, so any node or `END`.
+        is_phase: whether a step of it alone is a checkpoint where the graph's are at phases.
     """
 
     name: str
@@ -127,6 +136,7 @@ class NodePlan(Struct, frozen=True, kw_only=True):
     retry: Retry | None = None
     timeout_s: float | None = None
     goto: frozenset[str] | None = None
+    is_phase: bool = False
 
 
 class Migration(Struct, frozen=True, kw_only=True):
@@ -169,6 +179,7 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
         types: classes that values of this graph may be of, for the codec to register.
         migrations: version that each leads away from -> migration; every one leads to `version`,
             by itself or by others.
+        checkpoints: after which steps the state is written.
     """
 
     name: str
@@ -186,3 +197,4 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
     compensates_on_failure: bool = False
     types: tuple[type, ...] = field(default=())
     migrations: Mapping[int, Migration] = field(default_factory=dict)
+    checkpoints: Checkpoints = Checkpoints.EVERY_STEP

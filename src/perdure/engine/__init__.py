@@ -3,6 +3,7 @@
 from perdure.engine.branches import ForkPreview, RollbackPreview, RolledBack
 from perdure.engine.compare import Comparison, Moment
 from perdure.engine.context import ChildRun, Context
+from perdure.engine.costs import CheckpointCost
 from perdure.engine.divergence import Divergence, DivergenceKind, Replay
 from perdure.engine.events import EVENT_KINDS, Event
 from perdure.engine.orders import Schedule, WorkLimit
@@ -17,6 +18,7 @@ __all__ = [
     "Answer",
     "Ask",
     "Checkpoint",
+    "CheckpointCost",
     "ChildRun",
     "Comparison",
     "Context",

@@ -1,10 +1,11 @@
 """Fork a thread at a checkpoint, and roll a thread back to one: what it would mean, and doing it.
 
-Theory: both begin a run whose input is the whole state of a checkpoint. A fork is a run on a new
-thread that goes on with the nodes that came next; nothing of the origin after that point is in it,
-and what was recorded before is in the state. A rollback is a run on the same thread that does
-nothing but to take that state in: history is never rewritten, checkpoint ids only rise, and the
-effects since then stay as they happened.
+Theory: a fork is a run on a new thread that goes on with the nodes that came next; nothing of the
+origin after that point is in it, and what was recorded before is in the state. It inherits that
+state: its start record says where in the origin's journal it is, and holds the update alone, so a
+fork costs as many bytes of a long conversation as of a short one. A rollback is a run on the same
+thread that does nothing but to take the whole state of a checkpoint in: history is never rewritten,
+checkpoint ids only rise, and the effects since then stay as they happened.
 
 Invariant: values are carried over as they are stored, so that neither needs the user's types; only
 an update does.
@@ -18,7 +19,7 @@ from msgspec import Raw, Struct, structs
 
 from perdure.core import fold
 from perdure.engine.environment import Environment
-from perdure.engine.limits import AGAIN_DEPTH_MAX, ROWS_MAX
+from perdure.engine.limits import AGAIN_DEPTH_MAX, FORK_CHAIN_MAX, ROWS_MAX
 from perdure.engine.loading import At, load_checkpoint
 from perdure.engine.moving import take, write_released
 from perdure.engine.older_states import state_at
@@ -162,7 +163,7 @@ def _brought_up(engine: Environment, found: At) -> At:
         name: fold.Cell(WriteOp.REPLACE, [Raw(engine.codec.encode(value, name, place))])
         for name, value in values.items()
     }
-    return structs.replace(found, cells=cells, next=specs, version=plan.version)
+    return structs.replace(found, cells=cells, next=specs, version=plan.version, place=None)
 
 
 async def preview_fork(
@@ -179,7 +180,7 @@ async def preview_fork(
     Raises:
         UpdateInvalid: the update does not fit the state.
     """
-    cells = _updated(engine, found, update) if update else found.cells
+    cells = {**found.cells, **_replaced(engine, found, update)}
     story = await tell(engine, found.run, after=found.checkpoint)
     again, children = await _happened(engine, story)
     return ForkPreview(
@@ -224,7 +225,8 @@ def new_fork(
     Raises:
         UpdateInvalid: the update does not fit the state; nothing was written.
     """
-    cells = _updated(engine, found, update) if update else found.cells
+    given = _replaced(engine, found, update)
+    inherits = found.place is not None and found.origins < FORK_CHAIN_MAX
     now_us = engine.now_us()
     run_id = engine.services.ids.new("r", now_us)
     record = rec.RunStarted(
@@ -234,11 +236,13 @@ def new_fork(
         run_id if to is None else checked_name(to, "to"),
         found.run.graph,
         found.version,
-        _whole(cells),
+        _whole(given if inherits else {**found.cells, **given}),
         origin_thread=thread,
         origin_checkpoint=found.checkpoint,
         next=found.next,
         snapshot=found.snapshot,
+        inherits=inherits,
+        state_at=found.place if inherits else None,
     )
     digest = f"{FORK_MARK}{found.checkpoint}:{thread}"
     return finish_new_run(engine, record, digest=digest, on_busy=OnBusy.REJECT)
@@ -258,13 +262,14 @@ async def check_new_thread(engine: Environment, tenant: TenantId, to: str) -> No
         raise Conflict(msg, thread=to)
 
 
-def _updated(engine: Environment, found: At, update: Mapping[str, Any]) -> dict[str, fold.Cell]:
-    """Return the cells of a checkpoint with fields replaced, checked against the state's type."""
+def _replaced(engine: Environment, found: At, update: Mapping[str, Any]) -> dict[str, fold.Cell]:
+    """Return the cells of an update, checked against the state's type."""
+    if not update:
+        return {}
     plan = engine.plan_named(found.run.graph, found.version)
     values = plan.read_input(dict(update), False)  # noqa: FBT003  # the plan's form: is_first
     writes = encode_writes(engine, plan, values, "field")
-    replaced = {name: fold.Cell(WriteOp.REPLACE, [raw]) for name, (_op, raw) in writes.items()}
-    return {**found.cells, **replaced}
+    return {name: fold.Cell(WriteOp.REPLACE, [raw]) for name, (_op, raw) in writes.items()}
 
 
 def _whole(cells: Mapping[str, fold.Cell]) -> dict[str, tuple[str, Raw]]:

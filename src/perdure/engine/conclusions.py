@@ -64,10 +64,7 @@ async def release(run: HeldRun) -> None:
 async def _outlast_calls(run: HeldRun) -> None:
     """Wait a while for effects that still run in OS threads: the next holder must not meet them."""
     calls = [
-        call
-        for scope in run.state.scopes.values()
-        for t in scope.tasks.values()
-        for call in t.calls
+        call for scope in run.state.scopes.values() for t in scope.all_tasks for call in t.calls
     ]
     working = [run.engine.in_flight[call] for call in calls if call in run.engine.in_flight]
     if working:
@@ -148,7 +145,7 @@ async def _unfinished_children(run: HeldRun) -> list[MailPosted]:
 async def _mark_uncertain(run: HeldRun, reason: str) -> None:
     """List the outside effects whose outcome nobody will wait for."""
     for scope in list(run.state.scopes.values()):
-        for task in scope.tasks.values():
+        for task in scope.all_tasks:
             for call in list(task.calls.values()):
                 if call.state == EffectState.INTENDED and call.kind in _OUTSIDE_KINDS:
                     await _lose_effect(run, task, call, reason)

@@ -13,12 +13,14 @@ from functools import partial
 from typing import Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from perdure.core import fold
 from perdure.core.merge import merge
 from perdure.core.plan import END, START, Goto, GraphPlan, NodePlan, Send
 from perdure.core.retry import backoff_s
 from perdure.engine.acts import failure_of
+from perdure.engine.checks import check_assigned, check_awaited, check_fits, mutated
 from perdure.engine.context import Context
 from perdure.engine.limits import (
     CANCEL_GRACE_S,
@@ -28,9 +30,11 @@ from perdure.engine.limits import (
     WHOLE_COPY_SHARE,
     YIELD_STEPS,
 )
-from perdure.engine.loading import Loaded, Mark, at_channel
+from perdure.engine.loading import Loaded, at_channel
+from perdure.engine.marks import Mark
 from perdure.engine.os_threads import call_in_os_thread, without_exit
 from perdure.engine.paging import Filed, Pagers, is_whole
+from perdure.engine.phases import Passing, check_ahead, encoded_of, goes_by, is_phase
 from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
 from perdure.engine.starting import folded_defaults
 from perdure.errors import (
@@ -38,17 +42,21 @@ from perdure.errors import (
     GraphInvalid,
     NodeTimedOut,
     ReplayDiverged,
-    StateMutated,
     StepLimitReached,
     UpdateInvalid,
-    UsageError,
 )
 from perdure.model import ThreadBased, Wait, WaitKind, WriteOp
 from perdure.model import records as rec
 
 
 class GraphDriver:
-    """Takes one held run through its graph."""
+    """Takes one held run through its graph.
+
+    Attributes:
+        lets_pass: whether steps may go by without records of their own, where the graph says so.
+    """
+
+    lets_pass = True
 
     def __init__(self, run: HeldRun, loaded: Loaded) -> None:
         """Drive a run that was loaded."""
@@ -62,6 +70,7 @@ class GraphDriver:
         self._stored = loaded.stored
         self._mark = loaded.mark
         self._pagers = Pagers(loaded.stored)
+        self._passing = Passing()
 
     async def drive(self) -> None:
         """Take the graph from where its journal stands to its end.
@@ -82,7 +91,7 @@ class GraphDriver:
             for name, cell in root.cells.items()
             if ("", name) in self._stored and self._grows(name)
         )
-        _check_fits(self._run.plan, root.values, is_started=root.is_started)
+        check_fits(self._run.plan, root.values, is_started=root.is_started)
         root.cells = {}
         if not root.is_started:
             self._begin(root, self._run.plan)
@@ -119,6 +128,7 @@ class GraphDriver:
 
     async def _drive_scope(self, scope: fold.Scope, plan: GraphPlan) -> None:
         while scope.tasks:
+            check_ahead(self._run.row.run_id, scope)
             if scope.step > plan.step_limit:
                 msg = (
                     f"graph {plan.name!r} took {plan.step_limit} steps and wants more; does a loop "
@@ -238,11 +248,10 @@ class GraphDriver:
                 live, goto = await self._run_subgraph(scope, node.subgraph, task), None
             else:
                 returned = await self._call_node(scope, plan, node, task, context)
-                _check_awaited(task.path, context)
+                check_awaited(task.path, context)
                 live, goto = self._read_update(plan, node, returned)
             place = f"graph {plan.name!r}, node {node.name!r}, field "
-            filed = Filed(self._pagers, scope.path)
-            writes = self._encode_live(place, live, filed)
+            finish = self._prepared(scope, plan, task, place, live)
         except GaveUp:
             raise
         except asyncio.CancelledError as error:
@@ -266,11 +275,43 @@ class GraphDriver:
         # crash-point: node.finish.before
         self.engine.services.probe("node.finish.before")
         task.live_writes = live
-        self._run.record(
-            rec.NodeFinished(self._run.now_us(), task.path, started_us, writes, task.attempt, goto),
-            *filed.changes(),
-        )
+        finish(started_us, goto)
         return True
+
+    def _prepared(
+        self,
+        scope: fold.Scope,
+        plan: GraphPlan,
+        task: fold.Task,
+        place: str,
+        live: Mapping[str, tuple[str, Any]],
+    ) -> Callable[[int, list[rec.TaskSpec] | None], None]:
+        """Encode a node's update; return what records the node's end, given its beginning."""
+        if self._goes_by(plan, scope):
+            encoded = encoded_of(self.engine.codec, place, live)
+
+            def pass_by(started_us: int, goto: list[rec.TaskSpec] | None) -> None:
+                record = rec.NodeFinished(
+                    self._run.now_us(), task.path, started_us, {}, task.attempt, goto
+                )
+                fold.apply_unrecorded(self._run.state, record)
+                self._passing.end(record, encoded)
+
+            return pass_by
+        filed = Filed(self._pagers, scope.path)
+        writes = self._encode_live(place, live, filed)
+
+        def record_it(started_us: int, goto: list[rec.TaskSpec] | None) -> None:
+            record = rec.NodeFinished(
+                self._run.now_us(), task.path, started_us, writes, task.attempt, goto
+            )
+            self._run.record(record, *filed.changes())
+
+        return record_it
+
+    def _goes_by(self, plan: GraphPlan, scope: fold.Scope) -> bool:
+        """Return whether the step under way has no records of its own."""
+        return self.lets_pass and goes_by(plan, scope)
 
     async def _call_node(
         self, scope: fold.Scope, plan: GraphPlan, node: NodePlan, task: fold.Task, context: Context
@@ -293,9 +334,9 @@ class GraphDriver:
             returned = await self._within(without_exit(call, *args), node, context)
         for name, value, size in sizes:
             if len(value) != size:
-                raise _mutated(task.path, name, f"it had {size} items, now {len(value)}")
+                raise mutated(task.path, name, f"it had {size} items, now {len(value)}")
         if not task.spec.is_sent:
-            _check_assigned(task.path, argument, values)
+            check_assigned(task.path, argument, values)
         return returned
 
     async def _in_os_thread(
@@ -401,27 +442,77 @@ class GraphDriver:
         values, folded = merge(plan, scope.values or {}, updates)
         specs = await self._next_specs(plan, tasks, values)
         filed = Filed(self._pagers, scope.path)
-        encoded = self._encode_fields(plan, values, folded, filed) if folded else {}
+        goes = self._goes_by(plan, scope)
+        if not specs:
+            check_ahead(self._run.row.run_id, scope, is_end=True)
+        encoded: dict[str, Raw] = {}
+        if goes:
+            self._passing.commit(self._folded_fields(plan, values, folded))
+        elif folded:
+            encoded = self._encode_fields(plan, values, folded, filed)
         if scope.path:
             scope.writes += [(key, op, v) for _path, w in updates for key, (op, v) in w.items()]
         # crash-point: step.commit.before
         self.engine.services.probe("step.commit.before")
-        checkpoint = self._run.state.checkpoint if scope.path else self._run.state.checkpoint + 1
         scope.values = values
-        self._run.record(
-            rec.StepCommitted(
-                self._run.now_us(),
-                scope.path,
-                scope.step,
-                checkpoint,
-                encoded,
-                specs,
-                self._run.state.snapshot,
-            ),
-            *filed.changes(),
-        )
+        if goes and not (is_phase(plan, scope, specs) or self._passing.is_long):
+            fold.apply_unrecorded(self._run.state, self._committed(scope, specs, {}))
+            return
+        merged, passed = self._passing.take(filed)
+        record = self._committed(scope, specs, encoded)
+        if not scope.path:
+            record = replace(
+                record,
+                checkpoint=self._run.state.checkpoint + 1,
+                merged=merged,
+                passed=passed,
+            )
+        self._run.record(record, *filed.changes())
         if not scope.path and self._is_copy_due():
             self._write_whole(scope, plan, specs)
+
+    def _committed(
+        self, scope: fold.Scope, specs: list[rec.TaskSpec], folded: dict[str, Raw]
+    ) -> rec.StepCommitted:
+        return rec.StepCommitted(
+            self._run.now_us(),
+            scope.path,
+            scope.step,
+            self._run.state.checkpoint,
+            folded,
+            specs,
+            self._run.state.snapshot,
+        )
+
+    def _folded_fields(
+        self, plan: GraphPlan, values: Mapping[str, Any], names: set[str]
+    ) -> dict[str, bytes]:
+        place = f"graph {plan.name!r}, field "
+        encode = self.engine.codec.encode
+        return {name: encode(values[name], name, place) for name in sorted(names)}
+
+    def checkpoint(self) -> None:
+        """Write the steps that went by since the last checkpoint: the run is to be let go.
+
+        No whole copy: acts of the step under way may be recorded before it.
+        """
+        root = self._run.state.root
+        if self._passing.is_empty or root.values is None:
+            return
+        filed = Filed(self._pagers, root.path)
+        merged, passed = self._passing.take(filed)
+        record = rec.StepCommitted(
+            self._run.now_us(),
+            "",
+            root.step - 1,
+            self._run.state.checkpoint + 1,
+            {},
+            [task.spec for task in root.tasks.values()],
+            self._run.state.step_snapshot,
+            merged=merged,
+            passed=passed,
+        )
+        self._run.record(record, *filed.changes())
 
     def _is_copy_due(self) -> bool:
         """Return whether enough was written since the last whole copy for another one."""
@@ -657,62 +748,3 @@ class GraphDriver:
 
 
 _SIZED = frozenset({list, dict, set})
-
-
-def _check_fits(plan: GraphPlan, values: Mapping[str, Any], *, is_started: bool) -> None:
-    """Refuse a stored state that the graph's state type can't take (any more).
-
-    Raises:
-        ReplayDiverged: names what does not fit; the run is parked, nothing is changed.
-    """
-    problems = [f"it has no field {name!r}" for name in values if name not in plan.channels]
-    for name, channel in plan.channels.items():
-        if name not in values:
-            is_needed = channel.default is None and not channel.is_optional and is_started
-            problems += [f"field {name!r} has no stored value and no default"] if is_needed else []
-        elif channel.op is WriteOp.APPEND and not isinstance(values[name], list):
-            problems.append(f"field {name!r} is a list, what is stored is not")
-        elif channel.op is WriteOp.REPLACE and channel.check is not None:
-            try:
-                channel.check(values[name])
-            except UpdateInvalid as error:
-                # Older versions stored objects without looking into them: those go on.
-                problems += [] if error.fields.get("is_inside") else [str(error)]
-    if problems:
-        msg = (
-            f"the stored state does not fit graph {plan.name!r} v{plan.version}: "
-            f"{'; '.join(problems)}. Run it with the state type that it was stored by (a changed "
-            "one needs a new version=), then: perdure resolve RUN_ID --retry"
-        )
-        raise ReplayDiverged(msg, graph=plan.name)
-
-
-def _check_awaited(path: str, context: Context) -> None:
-    """Refuse a node that returns while something that it began by ctx is under way."""
-    under_way = context.active + context.waiting + context.held
-    if under_way:
-        msg = (
-            f"node {path!r} returned while {under_way} of its ctx calls were under way; await them "
-            "all before it returns (asyncio.gather, or ctx.map)"
-        )
-        raise UsageError(msg, node=path)
-
-
-def _check_assigned(path: str, argument: Any, values: Mapping[str, Any]) -> None:
-    """Refuse a state whose fields were assigned: what is not returned would be lost."""
-    read: Callable[[Any, str], Any] = _item if type(argument) is dict else getattr
-    for name, value in values.items():
-        if read(argument, name) is not value:
-            raise _mutated(path, name, "it was assigned")
-
-
-def _item(state: dict[str, Any], name: str) -> Any:
-    return state.get(name)
-
-
-def _mutated(path: str, name: str, how: str) -> StateMutated:
-    msg = (
-        f"node {path!r} changed state field {name!r} in place ({how}); return it as an update "
-        f"instead, e.g. return {{{name!r}: ...}}. Nothing of the node was recorded."
-    )
-    return StateMutated(msg, node=path, field=name)

@@ -26,6 +26,7 @@ from perdure.engine.limits import CLAIMS_MAX, RECANCEL_S
 from perdure.engine.loading import Loaded
 from perdure.engine.migrations import failure_of_adoption, plan_adoption
 from perdure.engine.os_threads import without_exit
+from perdure.engine.paging import ValuePagers
 from perdure.engine.ports import (
     CANCELLED,
     DRAINED,
@@ -88,6 +89,7 @@ class Execution:
         self.stop_failure: Failure | None = None
         self.waits = HeldWaits(self)
         self.sandbox_use = RunSandbox(self)
+        self._values = ValuePagers()
         self._host: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[Any] | None = None
         self._driver: GraphDriver
@@ -140,6 +142,7 @@ class Execution:
         self.is_concluding = True
         if self.stop_reason == LOST:
             return
+        self._driver.checkpoint()
         if self.stop_reason == CANCELLED:
             await conclusions.conclude_cancelled(self)
         elif failure is not None:
@@ -185,7 +188,7 @@ class Execution:
     def _given_up(self) -> Failure | None:
         """Return the failure of a node that gave up before the last holder could conclude."""
         for scope in self.state.scopes.values():
-            for task in scope.tasks.values():
+            for task in scope.all_tasks:
                 is_final = task.failure is not None and task.retry_at_us is None
                 if is_final and task.outcome is None:
                     return task.failure
@@ -223,9 +226,11 @@ class Execution:
         if self.journal.error is not None:
             raise self.journal.error
         # In this order: what can't be encoded is not applied, what can't be applied not journalled.
-        encoded = encode_record(record)
+        held, pages = self._values.filed(record)
+        encoded = encode_record(held)
         fold.apply(self.state, record)
-        self.journal.add_encoded(encoded, changes)
+        self.journal.add_encoded(encoded, (*changes, *pages) if pages else changes)
+        self._values.keep()
 
     async def barrier(self) -> None:
         """Return when everything recorded is durable; a lost lease stops the run instead."""
@@ -358,7 +363,8 @@ class Execution:
             record, change = await body(transaction)
             # Where an open transaction keeps others from writing, no heartbeat renewed the lease.
             lease = RunProgressed(lease_until_us=self.engine.lease_until_us())
-            append = journal.prepare(record, lease, change)
+            held, pages = ValuePagers().filed(record)
+            append = journal.prepare(held, lease, change, *pages)
             prepared.append((append, record))
             return append
 

@@ -220,6 +220,21 @@ AGAIN_DEPTH_MAX = 20
 FORK_DEPTH_MAX = 100
 """How many forks of forks are followed back to where a state came from, and down to show them."""
 
+PHASE_STEPS_MAX = 100
+"""Most steps from one checkpoint to the next in a graph that checkpoints at phases.
+
+Whoever takes a run over executes the nodes of so many steps again.
+"""
+
+FORK_CHAIN_MAX = 8
+"""How many origins, one inheriting from the other, a load reads through at most.
+
+A fork that would be one more holds its state whole, and the next ones count from there.
+"""
+
+FRAMES_READ = 64
+"""Frames that are read at once where the end of reading is a place inside a journal."""
+
 FORKS_SCANNED_MAX = 100_000
 """Most rows of runs that are looked through for the forks of a thread, newest first."""
 

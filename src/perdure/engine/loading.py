@@ -7,22 +7,24 @@ Size: every way to read a journal: its frames, its records, a run, a thread, a c
 """
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from perdure.codec import (
     NO_HASH,
     decode_record,
     digests_of,
-    encode_record,
     is_erased,
     is_hash_right,
     record_digests,
     split_frame,
 )
 from perdure.core import fold
+from perdure.engine.limits import FORK_CHAIN_MAX, FRAMES_READ
+from perdure.engine.marks import Counted, Mark, Start
 from perdure.engine.paging import Field, inline_cells, inline_state
 from perdure.errors import (
     DecodeFailed,
@@ -33,49 +35,10 @@ from perdure.errors import (
     RecordErased,
     StoreCorrupt,
 )
-from perdure.ids import TenantId, ThreadId
+from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import FrameRow, RunRow, RunStatus
 from perdure.model import records as rec
 from perdure.store.api import Store
-
-
-class Mark(Struct, frozen=True):
-    """The place that a whole copy was made at: where the copy after it lets loading start.
-
-    Attributes:
-        ordinal: of the run that holds the copy.
-        seq: of the copy; the state is that right after it.
-        step, checkpoint, next, snapshot: of the state.
-        lengths: items in each field that is appended to.
-    """
-
-    ordinal: int
-    seq: int
-    step: int
-    checkpoint: int
-    next: list[rec.TaskSpec]
-    snapshot: str | None
-    lengths: dict[str, int]
-
-
-class Start(Struct, frozen=True):
-    """Where folding a thread starts: after record `seq` of its run `ordinal`, with a copy's state.
-
-    `made_ordinal`, `made_seq`: where the copy itself is.
-    """
-
-    ordinal: int
-    seq: int
-    record: rec.StateCopied | rec.StateSnapshot | None = None
-    made_ordinal: int = 0
-    made_seq: int = 0
-
-    @property
-    def made_at(self) -> int:
-        """The oldest checkpoint that can be read from here."""
-        if isinstance(self.record, rec.StateCopied):
-            return self.record.made_at
-        return self.record.checkpoint if self.record is not None else 0
 
 
 class Line(Struct):
@@ -106,6 +69,8 @@ class At(Struct, frozen=True, kw_only=True):
         next: what was to run next.
         snapshot: sandbox snapshot that goes with it.
         version: graph version whose state it is; the run may have moved on to another.
+        place: where in the thread's journal the state is; None: it is not as stored there.
+        origins: how many origins, one inheriting from the other, were read for it.
     """
 
     cells: dict[str, fold.Cell]
@@ -114,6 +79,20 @@ class At(Struct, frozen=True, kw_only=True):
     next: list[rec.TaskSpec]
     snapshot: str | None
     version: int
+    place: rec.StatePlace | None = None
+    origins: int = 0
+
+
+class Inherited(Struct, frozen=True):
+    """The state that a fork begins with, and how many origins were read for it."""
+
+    cells: dict[str, fold.Cell]
+    origins: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of it, large fields as references."""
+        return sum(len(memoryview(raw)) for cell in self.cells.values() for raw in cell.pieces)
 
 
 class Loaded(Struct):
@@ -179,8 +158,8 @@ def _located(error: DecodeFailed, frame: FrameRow, seq: int) -> DecodeFailed:
     return error.located(f"run {frame.run_id!r}, seq {seq}", run_id=frame.run_id, seq=seq)
 
 
-def _record_at(frame: FrameRow, seq: int, encoded: bytes) -> rec.Record:
-    """Return the record at a seq.
+def record_at(frame: FrameRow, seq: int, encoded: bytes) -> rec.Record:
+    """Return the record at a seq of a frame.
 
     Raises:
         DecodeFailed: it can't be read; names run and seq.
@@ -216,7 +195,7 @@ def _records_of(
     frame: FrameRow, records: Sequence[bytes], from_seq: int
 ) -> list[tuple[int, FrameRow, rec.Record]]:
     return [
-        (seq, frame, _record_at(frame, seq, encoded))
+        (seq, frame, record_at(frame, seq, encoded))
         for seq, encoded in enumerate(records, frame.first_seq)
         if seq >= from_seq
     ]
@@ -292,13 +271,18 @@ async def _start_of(
         StoreCorrupt: there is none.
     """
     [base, *_later] = await store.read_thread_runs(tenant, thread, from_ordinal=ordinal)
-    [(seq, _frame, record), *_more] = await read_records(store, base.run_id, seq, limit=1)
+    return await _start_at(store, base, seq)
+
+
+async def _start_at(store: Store, base: RunRow, at_seq: int) -> Start:
+    """Return where folding starts by the whole copy that is a record of a run."""
+    [(seq, _frame, record), *_more] = await read_records(store, base.run_id, at_seq, limit=1)
     if isinstance(record, rec.StateCopied):
         return Start(record.since_ordinal, record.since_seq, record, base.ordinal, seq)
     if isinstance(record, rec.StateSnapshot):
         return Start(base.ordinal, seq, record, base.ordinal, seq)
     msg = (
-        f"run {base.run_id!r}: the thread's row says that record {seq} is a copy of its state, and "
+        f"run {base.run_id!r}: record {seq} is to be a copy of its thread's state, and "
         "it is none; nothing was changed. Restore the store from a backup."
     )
     raise StoreCorrupt(msg, run_id=base.run_id, seq=seq)
@@ -317,7 +301,7 @@ async def _load_line(
         loaded = await _fold_frames(store, run, line, start)
         has_committed = loaded.state.root.is_started
         line = Line(
-            loaded.state.root.cells,
+            loaded.state.root.cells if has_committed or run.ordinal > 1 else {},
             loaded.state.step_snapshot,
             loaded.journal_bytes,
             loaded.whole_bytes,
@@ -363,8 +347,12 @@ async def _fold_frames(store: Store, run: RunRow, line: Line, start: Start) -> L
             seq = frame.first_seq + offset
             if seq <= after:
                 continue
-            record = _record_at(frame, seq, encoded)
+            record = record_at(frame, seq, encoded)
             fold.apply(state, record)
+            if isinstance(record, rec.RunStarted) and record.inherits:
+                inherited = await load_inherited(store, record)
+                state.root.cells = inherited.cells
+                counted.whole = inherited.size
             if isinstance(record, rec.StateCopied):
                 counted.passed(record, state, run.ordinal, seq, len(encoded))
         previous = frame
@@ -377,47 +365,124 @@ async def _fold_frames(store: Store, run: RunRow, line: Line, start: Start) -> L
     )
 
 
-class Counted(Struct):
-    """What was read since the newest whole copy, and the place that the copy was made at."""
-
-    size: int
-    whole: int
-    mark: Mark | None
-
-    def begin(self, start: Start, state: fold.RunState) -> None:
-        """Begin at a copy; one that was made at the very place that folding starts at counts."""
-        record = start.record
-        if record is None or (start.ordinal, start.seq) != (start.made_ordinal, start.made_seq):
-            return
-        size = len(encode_record(record))
-        if isinstance(record, rec.StateCopied):
-            self.passed(record, state, start.ordinal, start.seq, size)
-        else:
-            self.size, self.whole, self.mark = 0, size, None
-
-    def passed(
-        self, record: rec.StateCopied, state: fold.RunState, ordinal: int, seq: int, size: int
-    ) -> None:
-        """Note a copy on the way."""
-        self.size = 0
-        self.whole = size
-        self.mark = Mark(
-            ordinal,
-            seq,
-            state.root.step - 1,
-            state.checkpoint,
-            [task.spec for task in state.root.tasks.values()],
-            state.snapshot,
-            record.lengths,
-        )
-
-
 def _started_of(frames: Sequence[FrameRow]) -> rec.RunStarted:
-    record = _record_at(frames[0], 1, check_frame(frames[0], None)[0])
+    record = record_at(frames[0], 1, check_frame(frames[0], None)[0])
     if not isinstance(record, rec.RunStarted):
         msg = f"run {frames[0].run_id!r}: the journal does not begin with a start record"
         raise InvariantBroken(msg, run_id=frames[0].run_id)
     return record
+
+
+# -- what a fork inherits --------------------------------------------------------------------------
+
+
+async def load_inherited(store: Store, started: rec.RunStarted, origins: int = 0) -> Inherited:
+    """Return the state that a fork begins with, large fields as references.
+
+    Args:
+        store: where both threads are.
+        started: start record of the fork.
+        origins: how many origins were read already, each for the one before.
+
+    Raises:
+        StoreCorrupt, DecodeFailed: the origin is gone, erased or damaged; names the fork, its
+            origin and the checkpoint.
+    """
+    origin = ThreadId(started.origin_thread or "")
+    where = {
+        "tenant": started.tenant,
+        "thread": started.thread,
+        "run_id": started.run_id,
+        "origin_thread": origin,
+        "origin_checkpoint": started.origin_checkpoint,
+    }
+    place = (
+        f"thread {started.thread!r} was forked from checkpoint {started.origin_checkpoint} of "
+        f"thread {origin!r} and needs its state"
+    )
+    try:
+        state_at = _checked_place(started, origins)
+        return await _read_place(store, TenantId(started.tenant), origin, state_at, origins + 1)
+    except (DecodeFailed, StoreCorrupt) as error:
+        raise error.located(place, **where) from error
+
+
+def _checked_place(started: rec.RunStarted, origins: int) -> rec.StatePlace:
+    if started.state_at is None or origins > FORK_CHAIN_MAX:
+        where_to = "nowhere" if started.state_at is None else "through too many origins"
+        msg = f"its start record leads {where_to}; nothing was changed. Restore from a backup"
+        raise StoreCorrupt(msg)
+    return started.state_at
+
+
+async def _read_place(
+    store: Store, tenant: TenantId, thread: ThreadId, place: rec.StatePlace, origins: int
+) -> Inherited:
+    """Return a thread's state at a place of its journal: it is read no further than that."""
+    first = place.copy_ordinal or 1
+    runs = await store.read_thread_runs(tenant, thread, from_ordinal=first)
+    needed = [run for run in runs if run.ordinal <= place.ordinal]
+    if not needed or [run.ordinal for run in needed] != [*range(first, place.ordinal + 1)]:
+        raise _gone(thread)
+    start = Start(1, 0)
+    if place.copy_seq:
+        start = await _start_at(store, needed[0], place.copy_seq)
+        runs = await store.read_thread_runs(tenant, thread, from_ordinal=start.ordinal)
+        needed = [run for run in runs if run.ordinal <= place.ordinal]
+    held = Inherited({}, origins)
+    for run in needed:
+        upto = place.seq if run.ordinal == place.ordinal else None
+        held = await _fold_upto(store, run, held, start, upto=upto, origins=origins)
+    return held
+
+
+def _gone(thread: str) -> StoreCorrupt:
+    msg = (
+        f"thread {thread!r} has not all of its journal any more; nothing was changed. Restore the "
+        "store from a backup; 'perdure tree' shows what was forked from where"
+    )
+    return StoreCorrupt(msg)
+
+
+async def _fold_upto(
+    store: Store, run: RunRow, before: Inherited, start: Start, *, upto: int | None, origins: int
+) -> Inherited:
+    """Return the state after a record of a run (None: its last one), by the state before it."""
+    state = fold.RunState(run.run_id)
+    state.root.cells = before.cells
+    state.checkpoint = run.base_checkpoint
+    found = before.origins
+    after = start.seq if run.ordinal == start.ordinal else 0
+    state.last_seq = after
+    if run.ordinal == start.ordinal and start.record is not None:
+        fold.start_at(state, start.record)
+    async for record in _records_upto(store, run.run_id, after, upto):
+        fold.apply(state, record)
+        if isinstance(record, rec.RunStarted) and record.inherits:
+            inherited = await load_inherited(store, record, origins)
+            state.root.cells, found = inherited.cells, inherited.origins
+    if upto is not None and state.last_seq < upto:
+        raise _gone(run.thread)
+    has_state = state.root.is_started or run.ordinal > 1
+    return Inherited(state.root.cells if has_state else {}, found)
+
+
+async def _records_upto(
+    store: Store, run_id: RunId, after: int, upto: int | None
+) -> AsyncIterator[rec.Record]:
+    """Yield the records of a run from after one of them up to another, verified."""
+    previous: FrameRow | None = None
+    last = after
+    while upto is None or last < upto:
+        frames = await store.read_frames(run_id, from_seq=last + 1, limit=FRAMES_READ)
+        for frame in frames:
+            for seq, encoded in enumerate(check_frame(frame, previous), frame.first_seq):
+                if after < seq and (upto is None or seq <= upto):
+                    yield record_at(frame, seq, encoded)
+            previous = frame
+            last = frame.first_seq + frame.count - 1
+        if len(frames) < FRAMES_READ:
+            return
 
 
 async def _check_held(store: Store, row: RunRow) -> None:
@@ -523,7 +588,7 @@ async def _find_checkpoint(
     start = await _find_start(store, tenant, thread)
     if checkpoint is not None and checkpoint < start.made_at:
         start = await find_start_at(store, tenant, thread, checkpoint)
-    search = _Search(checkpoint)
+    search = _Search(checkpoint, start)
     for row in runs:
         if row.ordinal >= start.ordinal and await search.look(store, row, start):
             return search.of()
@@ -573,10 +638,12 @@ async def _inlined(store: Store, at: At) -> At:
 class _Search:
     """Looks for a checkpoint of a thread, run by run."""
 
-    def __init__(self, checkpoint: int | None) -> None:
+    def __init__(self, checkpoint: int | None, start: Start) -> None:
         """Look for this one; None: the newest."""
         self._checkpoint = checkpoint
         self._cells: dict[str, fold.Cell] = {}
+        self._copy = start.made_ordinal, start.made_seq
+        self._origins = 0
         self.found: At | None = None
         self.newest = 0
         self.is_broken = False
@@ -597,23 +664,53 @@ class _Search:
             fold.start_at(state, start.record)
             # Before the place that the copy was made at, it is no state that ever was.
             if start.made_at == state.checkpoint:
-                self._reached(state, row, start.record, version)
+                self._reached(state, row, start.record, (after, version))
         for seq, _frame, record in records:
             if seq != state.last_seq + 1:
                 break
             fold.apply(state, record)
             version = record.to_version if isinstance(record, rec.VersionMoved) else version
+            if isinstance(record, rec.RunStarted) and record.inherits:
+                inherited = await load_inherited(store, record)
+                state.root.cells, self._origins = inherited.cells, inherited.origins
+            if isinstance(record, rec.StateCopied | rec.StateSnapshot):
+                self._copy, self._origins = (row.ordinal, seq), 0
+                self._copied(record)
             if _is_checkpoint(record):
-                self._reached(state, row, record, version)
-        self._cells = state.root.cells
+                self._reached(state, row, record, (seq, version))
+        self._cells = state.root.cells if state.root.is_started or row.ordinal > 1 else {}
         self.is_broken = state.last_seq < row.last_seq
         return self.found is not None and self._checkpoint is not None
 
-    def _reached(self, state: fold.RunState, row: RunRow, record: Any, version: int) -> None:
-        """Note a checkpoint that was reached, if it is the wanted one."""
+    def _copied(self, record: rec.StateCopied | rec.StateSnapshot) -> None:
+        """Let what was found be read by a copy that was made at that very checkpoint."""
+        found = self.found
+        if found is None or found.place is None or not isinstance(record, rec.StateCopied):
+            return
+        if found.checkpoint == record.made_at:
+            place = rec.StatePlace(found.place.ordinal, found.place.seq, *self._copy)
+            self.found = replace(found, place=place, origins=0)
+
+    def _reached(self, state: fold.RunState, row: RunRow, record: Any, at: tuple[int, int]) -> None:
+        """Note a checkpoint that was reached, if it is the wanted one; `at`: seq and version."""
         self.newest = state.checkpoint
         if self._checkpoint is None or self.newest == self._checkpoint:
-            self.found = _at(state, row, record, version)
+            seq, version = at
+            place = rec.StatePlace(row.ordinal, seq, *self._copy)
+            cells = {
+                name: fold.Cell(cell.op, list(cell.pieces))
+                for name, cell in state.root.cells.items()
+            }
+            self.found = At(
+                cells=cells,
+                run=row,
+                checkpoint=record.checkpoint,
+                next=record.next,
+                snapshot=record.snapshot,
+                version=version,
+                place=place,
+                origins=self._origins,
+            )
 
     def of(self) -> At:
         """Return what was found."""
@@ -632,17 +729,3 @@ def _first_version(row: RunRow, records: Sequence[tuple[int, FrameRow, rec.Recor
     """Return the graph version of the state that the records begin with."""
     moves = (each for _seq, _frame, each in records if isinstance(each, rec.VersionMoved))
     return next((move.from_version for move in moves), row.version)
-
-
-def _at(state: fold.RunState, row: RunRow, record: Any, version: int) -> At:
-    copied = {
-        name: fold.Cell(cell.op, list(cell.pieces)) for name, cell in state.root.cells.items()
-    }
-    return At(
-        cells=copied,
-        run=row,
-        checkpoint=record.checkpoint,
-        next=record.next,
-        snapshot=record.snapshot,
-        version=version,
-    )

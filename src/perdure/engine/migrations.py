@@ -122,6 +122,11 @@ class _Mover:
             moved = self._move_beginning(by)
             return Move(versions=versions, moved=moved, snapshot=None, is_base=False)
         root = self.state.root
+        if root.ahead:
+            self.problems.append(
+                f"the run stands between two phases, after acts of {', '.join(root.ahead)}: finish "
+                "it with a worker of the older version"
+            )
         values = self._fitted(self.plan, core.upgraded(self.chain, self._values(root)))
         scopes = {"": rec.ScopeMoved(nodes=self._nodes(root, self.plan, self.chain))}
         outcomes = self._outcomes(root, self.plan, self.chain, lambda: self._values(root))

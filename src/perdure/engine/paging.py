@@ -1,14 +1,15 @@
-"""Large fields on their way into the journal and back.
+"""Large values on their way into the journal and back.
 
 Writing: a field whose encoding is large goes into its record as a reference, and its pages go with
 the record, in one commit. The pager of each field remembers what the store has of the version
-before.
+before. So do requests and results of effects, answers, signals, results of children and emitted
+chunks; in memory their records hold the value, and so do the rows of the ledger, of asks and mail.
 
 Reading: what a fold has gathered may hold references. They are replaced by the values once, after
 the fold, all pages with a few queries.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -25,17 +26,30 @@ from perdure.codec import (
     opened,
     ref_of,
 )
+from perdure.codec.limits import PAGED_MIN
 from perdure.core import fold
 from perdure.engine.limits import PAGES_READ_MAX
 from perdure.errors import DecodeFailed, StoreCorrupt
 from perdure.ids import TenantId
 from perdure.model import Change, Page, PagesPut, WriteOp
+from perdure.model import records as rec
 from perdure.store.api import Store
 
 Field = tuple[str, str]
 """Path of the scope, and name of the field."""
 
 Writes = dict[str, tuple[str, Raw]]
+
+
+VALUES: dict[type, str] = {
+    rec.EffectIntended: "request",
+    rec.EffectConfirmed: "result",
+    rec.AskAnswered: "value",
+    rec.SignalConsumed: "value",
+    rec.ChildEnded: "result",
+    rec.Emitted: "chunk",
+}
+"""Kinds of records that hold one value which is no field of a state, and where."""
 
 
 class Whole(Struct, frozen=True):
@@ -96,6 +110,37 @@ class Filed:
         for pager, paged in self._kept:
             pager.keep(paged)
         return (PagesPut(pages=tuple(self._pages)),) if self._pages else ()
+
+
+class ValuePagers:
+    """The pagers of a held run's values that are no fields: one for each kind of act and name.
+
+    So that a conversation that is sent with every call writes what it got, and no more.
+    """
+
+    def __init__(self) -> None:
+        """Know of nothing yet."""
+        self._pagers: dict[tuple[type, str], Pager] = {}
+        self._cut: tuple[Pager, Paged] | None = None
+
+    def filed(self, record: rec.Record) -> tuple[rec.Record, tuple[Change, ...]]:
+        """Return the record as the journal holds it, and what goes with it."""
+        field = VALUES.get(type(record))
+        if field is None or len(memoryview(raw := getattr(record, field))) < PAGED_MIN:
+            return record, ()
+        key = type(record), getattr(record, "name", getattr(record, "topic", ""))
+        pager = self._pagers.setdefault(key, Pager())
+        paged = pager.cut(bytes(raw))
+        self._cut = pager, paged
+        pages = (PagesPut(pages=paged.pages),) if paged.pages else ()
+        return replace(record, **{field: Raw(paged.ref)}), pages
+
+    def keep(self) -> None:
+        """Count on the pages of the record that was filed last: they are handed over."""
+        if self._cut is not None:
+            pager, paged = self._cut
+            pager.keep(paged)
+            self._cut = None
 
 
 def paged_writes(writes: Mapping[str, tuple[str, Raw]]) -> tuple[Writes, tuple[Page, ...]]:
@@ -193,6 +238,21 @@ def _damaged(place: str, what: str) -> StoreCorrupt:
     return StoreCorrupt(msg, place=place)
 
 
+def values_in(held: Any) -> Iterator[Raw]:
+    """Yield every stored value in a record, however deep: also of kinds of records to come."""
+    if isinstance(held, Raw):
+        yield held
+    elif isinstance(held, dict):
+        for item in held.values():
+            yield from values_in(item)
+    elif isinstance(held, list | tuple):
+        for item in held:
+            yield from values_in(item)
+    elif isinstance(held, Struct):
+        for name in held.__struct_fields__:
+            yield from values_in(getattr(held, name))
+
+
 async def inline_cells(
     store: Store, tenant: TenantId, place: str, cells: dict[str, fold.Cell]
 ) -> None:
@@ -234,12 +294,7 @@ async def inline_state(
             whole = wholes.get(bytes(cell.pieces[0]))
             if whole is not None:
                 loaded[scope.path, name] = bytes(whole.raw), whole.stored
-        _replace_in(scope.cells, wholes)
-        scope.writes = [(name, op, _whole(raw, wholes)) for name, op, raw in scope.writes]
-        for task in scope.tasks.values():
-            if task.outcome is not None:
-                held = _inlined(task.outcome.writes, wholes)
-                task.outcome = replace(task.outcome, writes=held)
+        _inline_scope(scope, wholes)
     if state.started is not None and not state.root.is_started:
         for name, (op, raw) in state.started.input.items():
             whole = wholes.get(bytes(raw))
@@ -247,6 +302,28 @@ async def inline_state(
                 loaded["", name] = bytes(whole.raw), whole.stored
         state.started = replace(state.started, input=_inlined(state.started.input, wholes))
     return loaded
+
+
+def _inline_scope(scope: fold.Scope, wholes: Mapping[bytes, Whole]) -> None:
+    _replace_in(scope.cells, wholes)
+    scope.writes = [(name, op, _whole(raw, wholes)) for name, op, raw in scope.writes]
+    for task in scope.all_tasks:
+        if task.outcome is not None:
+            held = _inlined(task.outcome.writes, wholes)
+            task.outcome = replace(task.outcome, writes=held)
+        for call in task.calls.values():
+            call.result = None if call.result is None else _whole(call.result, wholes)
+            call.started = _with_value(call.started, wholes)
+            call.ended = _with_value(call.ended, wholes)
+
+
+def _with_value(record: Any, wholes: Mapping[bytes, Whole]) -> Any:
+    """Return a record with its value in place of a reference."""
+    field = VALUES.get(type(record))
+    raw = None if field is None else getattr(record, field)
+    if raw is None or field is None or ref_of(raw) is None:
+        return record
+    return replace(record, **{field: _whole(raw, wholes)})
 
 
 def _inlined(writes: Mapping[str, tuple[str, Raw]], wholes: Mapping[bytes, Whole]) -> Writes:
@@ -259,18 +336,34 @@ def _raws_of(state: fold.RunState) -> Iterable[tuple[str, Raw]]:
         for name, cell in scope.cells.items():
             yield from ((name, raw) for raw in cell.pieces)
         yield from ((name, raw) for name, _op, raw in scope.writes)
-        for task in scope.tasks.values():
+        for task in scope.all_tasks:
             if task.outcome is not None:
                 yield from ((name, raw) for name, (_op, raw) in task.outcome.writes.items())
+            for call in task.calls.values():
+                yield from ((f"{task.path}, {call.name}", raw) for raw in _values_of(call))
     if state.started is not None and not state.root.is_started:
         yield from ((name, raw) for name, (_op, raw) in state.started.input.items())
 
 
+def _values_of(call: fold.Call) -> Iterable[Raw]:
+    """Yield the stored values of an act."""
+    if call.result is not None:
+        yield call.result
+    for record in (call.started, call.ended):
+        field = VALUES.get(type(record))
+        if field is not None:
+            yield getattr(record, field)
+
+
 async def inline_record(store: Store, tenant: TenantId, place: str, record: Any) -> Any:
     """Return a record with the values instead of references."""
+    field = VALUES.get(type(record))
+    if field is not None:
+        raw = getattr(record, field)
+        return _with_value(record, await read_wholes(store, tenant, [(f"{place}, {field}", raw)]))
     fields = {
         name: value
-        for name in ("input", "writes", "folded", "values")
+        for name in ("input", "writes", "folded", "values", "merged")
         if (value := getattr(record, name, None))
     }
     raws = [

@@ -127,7 +127,8 @@ async def _compare_state(
 ) -> None:
     """Compare the state that the replay has come to with the one that is stored."""
     row, at, values = run.row, run.state.checkpoint, run.state.root.values
-    if at == row.base_checkpoint or values is None:
+    is_stored = ("", run.state.root.step - 1) in run.tape.steps  # else steps went by since
+    if at == row.base_checkpoint or values is None or not is_stored:
         return
     stored = (await load_checkpoint(engine.store, row.tenant, row.thread, at)).cells
     codec = engine.codec
@@ -151,7 +152,12 @@ async def _compare_state(
 
 
 class ReplayDriver(GraphDriver):
-    """Takes a played run through its graph: executions one after the other, as recorded."""
+    """Takes a played run through its graph: executions one after the other, as recorded.
+
+    Every step is taken as one with records of its own; those that the run has are compared.
+    """
+
+    lets_pass = False
 
     def __init__(self, run: Played, loaded: Loaded) -> None:
         """Drive a played run."""
@@ -182,16 +188,31 @@ class ReplayDriver(GraphDriver):
             known = ", ".join(plan.nodes)
             message = f"code changed: the graph has no node `{task.spec.node}` (it has: {known})"
             self._report.add(DivergenceKind.NODE, task.path, 1, message=message)
-        attempts = self._tape.attempts.get(task.path, ())
+        attempts = self._tape.attempts_of(task.path)
         if node is not None and not any(self._is_worth_it(node, task, each) for each in attempts):
             self._played.compare_no_error(str(scope.step))  # the run ended before it
         for attempt in attempts:
+            got = None
             if node is not None and self._is_worth_it(node, task, attempt):
-                await self._execute(scope, plan, node, task, attempt)
+                got = await self._execute(scope, plan, node, task, attempt)
             if isinstance(attempt.outcome, rec.NodeFinished):
-                task.outcome, task.live_writes = attempt.outcome, None
+                self._take_outcome(task, attempt.outcome, got)
                 return
         raise Stands
+
+    def _take_outcome(
+        self,
+        task: fold.Task,
+        recorded: rec.NodeFinished,
+        got: rec.NodeFinished | rec.NodeFailed | None,
+    ) -> None:
+        """Go on with the recorded outcome; of one that went by, with what it came to now."""
+        if not self._tape.went_by(task.path):
+            task.outcome, task.live_writes = recorded, None
+        elif isinstance(got, rec.NodeFinished):
+            task.outcome = got
+        else:
+            raise Stands
 
     def _is_worth_it(self, node: NodePlan, task: fold.Task, attempt: TapedAttempt) -> bool:
         """Return whether an attempt can be compared: it ended, or something of it is recorded."""
@@ -206,8 +227,8 @@ class ReplayDriver(GraphDriver):
         node: NodePlan,
         task: fold.Task,
         attempt: TapedAttempt,
-    ) -> None:
-        """Execute an attempt and compare it with its record."""
+    ) -> rec.NodeFinished | rec.NodeFailed | None:
+        """Execute an attempt and compare it with its record; return how it ended now."""
         run, ended = self._played, attempt.outcome
         task.attempt, task.calls, task.outcome = attempt.number, attempt.calls, None
         run.at_us = run.tape.last_us if ended is None else getattr(ended, "started_us", ended.at_us)
@@ -227,6 +248,7 @@ class ReplayDriver(GraphDriver):
             self._compare(node, attempt, context, got)
         if ended is None:
             self._report.standing += [f"{task.path}: {each}" for each in context.stands_on]
+        return got
 
     async def _attempt_quietly(
         self,
@@ -277,7 +299,8 @@ class ReplayDriver(GraphDriver):
             self._outcome(context, update_of(ended), got.failure, "fails with", "it finished")
         else:
             self._compare_asked(context, attempt)
-            self._compare_update(ended, got, context)
+            if not self._tape.went_by(context.task.path):
+                self._compare_update(ended, got, context)
 
     def _outcome(
         self, context: ReplayContext, expected: Any, got: Any, does: str, recorded: str
@@ -445,6 +468,21 @@ class ReplayDriver(GraphDriver):
         if recorded is not None and scope.values is not None:
             decode = self.engine.codec.decode
             scope.values.update({name: decode(raw) for name, raw in recorded.folded.items()})
+            self._adopt_merged(scope.values, recorded)
+
+    def _adopt_merged(self, values: dict[str, Any], recorded: rec.StepCommitted) -> None:
+        """Compare what the steps of a phase wrote with what they come to now; take that of then."""
+        codec = self.engine.codec
+        for name, (op, raw) in sorted(recorded.merged.items()):
+            was, value = codec.decode(raw), values.get(name)
+            before: list[Any] = []
+            if op == WriteOp.APPEND and isinstance(value, list):
+                before = value[: max(len(value) - len(was), 0)]
+            now = value[len(before) :] if isinstance(value, list) else value
+            got = Raw(codec.encode(now))
+            if not is_same(codec, raw, got):
+                self._played.report_merged(str(recorded.step), name, raw, got)
+            values[name] = [*before, *was] if before else was
 
     def _as_recorded(self, scope: fold.Scope, before: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values after a step whose merge fails now: what was written then."""

@@ -325,6 +325,8 @@ class Runtime(Orders, Travels):
             return None
         state = RunState(row.run_id)
         fold.apply(state, decode_record(split_frame(new.first_body)[0]))
+        if state.started is not None and state.started.inherits:
+            return None
         stored = await inline_state(self.engine.store, row.tenant, state)
         return Loaded(state, new.first_hash, len(new.first_body), stored=stored)
 

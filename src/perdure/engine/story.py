@@ -13,8 +13,10 @@ from msgspec import Raw, Struct, field, structs
 
 from perdure.codec import describe
 from perdure.core import fold
+from perdure.core.identity import node_of
 from perdure.engine.environment import Environment
 from perdure.engine.loading import read_kept, resumed
+from perdure.engine.paging import VALUES, inline_record
 from perdure.engine.waits import as_datetime
 from perdure.model import EffectState, Failure, RunRow
 from perdure.model import records as rec
@@ -169,7 +171,11 @@ async def tell(
     """
     teller = _Teller(row)
     for seq, _frame, record in await read_kept(engine.store, row.run_id):
-        checkpoint = teller.take(seq, record)
+        told = record
+        if type(record) in VALUES:
+            place = f"run {row.run_id!r}, seq {seq}"
+            told = await inline_record(engine.store, row.tenant, place, record)
+        checkpoint = teller.take(seq, told)
         if checkpoint is None:
             continue
         if checkpoint == after:
@@ -221,8 +227,14 @@ class _Teller:
 
     def committed(self, seq: int, record: rec.StepCommitted) -> None:
         nodes = self.nodes_of(record.scope) if record.step != fold.INPUT_STEP else ()
+        if record.passed:
+            nodes = tuple(_passed_by(each) for each in record.passed)
         started = self.story.started
-        changed = set(record.folded) | {name for node in nodes for name in node.changed}
+        changed = (
+            set(record.folded)
+            | set(record.merged)
+            | {name for node in nodes for name in node.changed}
+        )
         if record.step == fold.INPUT_STEP and record.scope == "" and started is not None:
             changed |= set(started.input)
         step = StepRun(
@@ -245,7 +257,7 @@ class _Teller:
     def nodes_of(self, scope: str) -> tuple[NodeRun, ...]:
         """Return the executions of the scope's step under way."""
         found = self._state.scopes.get(scope)
-        return tuple(self._node(task) for task in found.tasks.values()) if found else ()
+        return tuple(self._node(task) for task in found.all_tasks) if found else ()
 
     def _node(self, task: fold.Task) -> NodeRun:
         steps = self._inner.get(task.path, [])
@@ -402,6 +414,20 @@ _TELL: dict[type, Any] = {
     rec.AskLapsed: _Teller.lapsed,
     rec.Spawned: _Teller.spawned,
 }
+
+
+def _passed_by(passed: rec.Passed) -> NodeRun:
+    """Return an execution of a step that went by: what it changed is told by its checkpoint."""
+    return NodeRun(
+        path=passed.task,
+        node=node_of(passed.task),
+        index=0,
+        attempts=passed.attempt,
+        changed=(),
+        failure=None,
+        is_finished=True,
+        steps=(),
+    )
 
 
 def node_name(path: str) -> str:

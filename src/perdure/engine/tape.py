@@ -15,8 +15,9 @@ from typing import Any
 from msgspec import Struct, field, structs
 
 from perdure.core import fold
-from perdure.engine.loading import load_checkpoint, read_records
-from perdure.engine.paging import inline_record
+from perdure.core.identity import step_of
+from perdure.engine.loading import load_checkpoint, load_inherited, read_records
+from perdure.engine.paging import VALUES, inline_cells, inline_record
 from perdure.model import RunRow, RunStatus
 from perdure.model import records as rec
 from perdure.store.api import Store
@@ -46,6 +47,8 @@ class Tape(Struct, kw_only=True):
         cells: the thread's state before the run.
         attempts: of each node execution, by its path.
         steps: committed steps by scope and number.
+        passed: executions that went by without a record of their own, by path.
+        ahead: the newest step of which an act is recorded, past the step under way; 0: none.
         ended: how the run ended; None: it has not.
         is_still: it was released while all its executions waited: what they had asked for is all
             recorded.
@@ -60,12 +63,29 @@ class Tape(Struct, kw_only=True):
     started: rec.RunStarted | None = None
     attempts: dict[str, list[TapedAttempt]] = field(default_factory=dict)
     steps: dict[tuple[str, int], rec.StepCommitted] = field(default_factory=dict)
+    passed: dict[str, rec.Passed] = field(default_factory=dict)
+    ahead: int = 0
     ended: rec.RunEnded | None = None
     is_still: bool = False
     last_us: int = 0
     state: fold.RunState | None = None
     part: str = ""
     is_cut: bool = False
+
+    def attempts_of(self, path: str) -> list[TapedAttempt]:
+        """Return the attempts of a node execution.
+
+        One that went by since the last checkpoint has ended, though nothing says how.
+        """
+        found = self.attempts.get(path, [])
+        if not found and self.went_by(path):
+            ended = rec.NodeFinished(self.last_us, path, self.last_us, {})
+            found = [TapedAttempt(1, {}, {}, ended)]
+        return found
+
+    def went_by(self, path: str) -> bool:
+        """Return whether a node execution has ended without a record of its own."""
+        return path in self.passed or ("/" not in path and step_of(path) < self.ahead)
 
     @property
     def step_failure(self) -> str | None:
@@ -88,10 +108,15 @@ async def read_tape(store: Store, row: RunRow, version: int) -> Tape:
     if row.base_checkpoint:
         before = await load_checkpoint(store, row.tenant, row.thread, row.base_checkpoint)
         cells = before.cells
-    recorder = _Recorder(Tape(row=row, cells=cells), version)
     place = f"run {row.run_id!r}"
-    for _seq, _frame, record in await read_records(store, row.run_id):
-        if type(record) in _WITH_FIELDS:
+    records = await read_records(store, row.run_id)
+    for _seq, _frame, record in records[:1]:
+        if isinstance(record, rec.RunStarted) and record.inherits:
+            cells = (await load_inherited(store, record)).cells
+            await inline_cells(store, row.tenant, place, cells)
+    recorder = _Recorder(Tape(row=row, cells=cells), version)
+    for _seq, _frame, record in records:
+        if type(record) in _WITH_FIELDS or type(record) in VALUES:
             recorder.take(await inline_record(store, row.tenant, place, record))
         else:
             recorder.take(record)
@@ -131,6 +156,8 @@ class _Recorder:
         tape.last_us = record.at_us
         if isinstance(record, rec.NodeFailed):
             self._end(record.task, record.attempt, record)  # before the fold forgets its calls
+        if isinstance(record, rec.StepCommitted):
+            self._pass(record)
         fold.apply(self._state, record)
         if isinstance(record, rec.NodeFinished):
             self._end(record.task, record.attempt, record)
@@ -163,11 +190,25 @@ class _Recorder:
         upto = f"up to checkpoint {self._state.checkpoint}, where it was moved to"
         self._tape.part = f"{upto} v{record.to_version}"
 
+    def _pass(self, record: rec.StepCommitted) -> None:
+        """Take in the executions that went by before a checkpoint."""
+        for each in record.passed:
+            self._tape.passed[each.task] = each
+            self._state.root.begin_ahead(each.task)
+            ended = rec.NodeFinished(each.ended_us, each.task, each.started_us, {}, each.attempt)
+            self._end(each.task, each.attempt, ended)
+
     def finish(self) -> Tape:
         """Return the tape, with the attempts that have not ended."""
+        self._tape.ahead = max(map(step_of, self._state.root.ahead), default=0)
         for scope in self._state.scopes.values():
-            for task in scope.tasks.values():
-                if task.outcome is None and not self._has_given_up(task):
+            for task in scope.all_tasks:
+                if task.outcome is None and self._tape.went_by(task.path):
+                    ended = rec.NodeFinished(
+                        self._tape.last_us, task.path, self._tape.last_us, {}, task.attempt
+                    )
+                    self._end(task.path, task.attempt, ended)
+                elif task.outcome is None and not self._has_given_up(task):
                     is_begun = task.retry_at_us is None
                     self._end(task.path, task.attempt, None, is_begun=is_begun)
         return self._tape

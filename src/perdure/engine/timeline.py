@@ -12,7 +12,9 @@ from perdure.core import fold
 from perdure.engine.environment import Environment
 from perdure.engine.events import Event, event_at
 from perdure.engine.loading import read_kept, resumed
+from perdure.engine.paging import VALUES, inline_record
 from perdure.engine.waits import as_datetime
+from perdure.ids import TenantId
 from perdure.model import EffectState
 from perdure.model import records as rec
 
@@ -93,6 +95,7 @@ async def timeline_of(engine: Environment, run_id: str) -> Timeline:
     """
     story = Timeline()
     state = fold.RunState(run_id)
+    tenant = TenantId("")
     for seq, frame, record in await read_kept(engine.store, run_id):
         going = resumed(state, seq, record)
         if going is None:
@@ -104,7 +107,12 @@ async def timeline_of(engine: Environment, run_id: str) -> Timeline:
             _lease_taken(story, state, seq, record)
         elif story.leases:
             story.leases[-1] = _went_on(story.leases[-1], seq, record)
-        story.events.append(event_at(frame.run_id, seq, frame.token, record))
+        if isinstance(record, rec.RunStarted):
+            tenant = TenantId(record.tenant)
+        told = record
+        if type(record) in VALUES:
+            told = await inline_record(engine.store, tenant, f"run {run_id!r}, seq {seq}", record)
+        story.events.append(event_at(frame.run_id, seq, frame.token, told))
         fold.apply(state, record)
     story.nodes, story.effects = _nodes(state), _effects(state)
     return story
@@ -172,7 +180,7 @@ def _effects(state: fold.RunState) -> tuple[InFlight, ...]:
             attempt=call.attempt,
         )
         for scope in state.scopes.values()
-        for task in scope.tasks.values()
+        for task in scope.all_tasks
         for call in task.calls.values()
         if call.state == EffectState.INTENDED
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 from perdure.engine import branches, tagging, views
 from perdure.engine.compare import Comparison, Moment, compare, moment
+from perdure.engine.costs import CheckpointCost, costs_of
 from perdure.engine.divergence import Replay
 from perdure.engine.edge import checked
 from perdure.engine.environment import Environment
@@ -37,6 +38,26 @@ class Travels:
             NotFound: no such thread.
         """
         return await views.history(self.engine, TenantId(tenant), ThreadId(thread))
+
+    @checked
+    async def costs(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> list[CheckpointCost]:
+        """Return what each checkpoint of the thread costs, oldest first.
+
+        What it stored (records, whole copies, pages that are new in the thread), how long its step
+        took, and what a fork before it would do again: effects, other calls, children, tokens. A
+        step under way is the last one of its run, with `checkpoint` None.
+
+        Tokens are those that results of effects tell: a mapping or an object with `usage` (or
+        `usage_metadata`), which has `input_tokens` and `output_tokens` (or `prompt_tokens` and
+        `completion_tokens`). In a step of which no result says so, what was emitted counts.
+
+        Reads the thread's journal from its beginning, and every page that it refers to.
+
+        Raises:
+            NotFound: no such thread.
+            StoreCorrupt, DecodeFailed: the journal is not what was written.
+        """
+        return await costs_of(self.engine, TenantId(tenant), ThreadId(thread))
 
     @checked
     async def tree(self, thread: str, *, tenant: str = DEFAULT_TENANT) -> ThreadTree:

@@ -186,7 +186,7 @@ async def history(engine: Environment, tenant: TenantId, thread: ThreadId) -> li
 def _changed(
     state: fold.RunState, started: rec.RunStarted, record: rec.StepCommitted
 ) -> tuple[str, ...]:
-    names = set(record.folded)
+    names = set(record.folded) | set(record.merged)
     if record.step == fold.INPUT_STEP:
         names |= set(started.input)
     for task in state.root.tasks.values():

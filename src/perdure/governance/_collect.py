@@ -18,9 +18,9 @@ from msgspec import Raw
 
 from perdure.codec import decode_record, is_erased, names_in, opened, ref_of, split_frame
 from perdure.engine import Runtime
+from perdure.engine.paging import values_in
 from perdure.errors import Conflict, PerdureError, StoreCorrupt
 from perdure.governance._marks import Marks
-from perdure.governance._page_check import values_in
 from perdure.governance._verify import frames_of, rows_of
 from perdure.governance.limits import COLLECT_TRIES, PAGES_READ, RUNS_PAGE, SWEEP_PAGES
 from perdure.ids import RunId, TenantId

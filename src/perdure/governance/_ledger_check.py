@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from perdure.codec import PageRef, ref_of
+from perdure.governance._page_check import PageNeeds
 from perdure.model import AskRow, AskState, EffectKind, EffectRow, EffectState, Failure
 from perdure.model import records as rec
 
@@ -28,8 +30,8 @@ class _Effect(Struct):
     key: str | None = None
     business_key: str | None = None
     args_digest: str | None = None
-    request: bytes | None = None
-    result: bytes | None = None
+    request: bytes | PageRef | None = None
+    result: bytes | PageRef | None = None
     failure: Failure | None = None
     decision: tuple[str, str] | None = None
 
@@ -43,7 +45,7 @@ class _Ask(Struct):
     asked_at_us: int
     expires_at_us: int | None
     states: tuple[AskState, ...] = (AskState.OPEN, AskState.ANSWERED, AskState.EXPIRED)
-    value: bytes | None = None
+    value: bytes | PageRef | None = None
     by: str | None = None
     at_us: int | None = None
 
@@ -51,6 +53,12 @@ class _Ask(Struct):
 def _digest(value: Any) -> bytes:
     """Return what is kept of a value: rows may be large, and there may be many of them."""
     return sha256(value if isinstance(value, bytes) else memoryview(value)).digest()
+
+
+def _told(raw: Raw) -> bytes | PageRef:
+    """Return what is kept of a value in a record: its reference, if it is in pages."""
+    ref = ref_of(raw)
+    return _digest(raw) if ref is None else ref
 
 
 def _kept(value: bytes | None) -> bytes | None:
@@ -63,8 +71,9 @@ _OUTSIDE = frozenset(kind.value for kind in EffectKind if kind.is_outside)
 class LedgerCheck:
     """The effects and asks of one run."""
 
-    def __init__(self) -> None:
-        """Know of nothing yet."""
+    def __init__(self, pages: PageNeeds) -> None:
+        """Know of nothing yet; `pages`: those that the journal refers to."""
+        self._pages = pages
         self._effects: dict[str, _Effect] = {}
         self._asks: dict[str, _Ask] = {}
         self._apply = {
@@ -99,7 +108,7 @@ class LedgerCheck:
             key=record.key,
             business_key=record.business_key,
             args_digest=record.args_digest,
-            request=_digest(record.request),
+            request=_told(record.request),
         )
 
     def _confirmed(self, seq: int, record: rec.EffectConfirmed) -> None:
@@ -110,7 +119,7 @@ class LedgerCheck:
             )
         if known is not None:  # else of a kind without a row, or another run's effect was taken
             self._change(known, seq, EffectState.CONFIRMED, record.attempt)
-            known.result = _digest(record.result)
+            known.result = _told(record.result)
             if record.via == "decision":
                 known.decision = ("happened", record.by)
 
@@ -164,7 +173,7 @@ class LedgerCheck:
         if record.via == "default":
             known.states = (AskState.EXPIRED,)
         else:
-            known.states, known.value = (AskState.ANSWERED,), _digest(record.value)
+            known.states, known.value = (AskState.ANSWERED,), _told(record.value)
             known.by, known.at_us = record.by, record.answered_at_us
 
     def _lapsed(self, seq: int, record: rec.AskLapsed) -> None:
@@ -191,14 +200,14 @@ class LedgerCheck:
             "kind": (row.kind.value, known.kind),
             "state": (row.state, known.state),
             "attempt": (row.attempt, known.attempt),
-            "result": (_kept(row.result_wire), known.result),
+            "result": self._pair(row.result_wire, known.result),
             "failure": (row.failure, known.failure),
         }
         if known.key is not None:
             pairs["key"] = (row.key, known.key)
             pairs["business_key"] = (row.business_key, known.business_key)
             pairs["args_digest"] = (row.args_digest, known.args_digest)
-            pairs["request"] = (_digest(row.request_wire), known.request)
+            pairs["request"] = self._pair(row.request_wire, known.request)
         if known.decision is not None:
             pairs["decision"] = ((row.decision, row.decided_by), known.decision)
         return known.seq, [name for name, (stored, told) in pairs.items() if stored != told]
@@ -217,7 +226,7 @@ class LedgerCheck:
             "state": (row.state in known.states, True),
         }
         if known.value is not None:
-            pairs["value"] = (_kept(row.value_wire), known.value)
+            pairs["value"] = self._pair(row.value_wire, known.value)
             pairs["answered_by"] = (row.answered_by, known.by)
             pairs["answered_at_us"] = (row.answered_at_us, known.at_us)
         return known.seq, [name for name, (stored, told) in pairs.items() if stored != told]
@@ -226,6 +235,15 @@ class LedgerCheck:
         """Take in that there is a row of this effect or ask, which can't be compared."""
         self._effects.pop(identity, None)
         self._asks.pop(identity, None)
+
+    def _pair(self, stored: bytes | None, told: bytes | PageRef | None) -> tuple[Any, Any]:
+        """Return what the row and the journal say of a value, so that equal means the same.
+
+        Of one whose pages are missing nobody can tell; that is found by itself.
+        """
+        if stored is None or not isinstance(told, PageRef):
+            return _kept(stored), told
+        return self._pages.is_value(told, stored) is not False, True
 
     def lacking(self) -> Iterator[tuple[str, str, int]]:
         """Yield (what, id, seq) of the effects and asks whose rows did not come."""

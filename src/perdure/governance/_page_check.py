@@ -5,29 +5,12 @@ hashes to its name is what was written. Versions of a value share most of their 
 were seen once in a thread are not asked for again.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from hashlib import sha256
 
-from msgspec import Raw, Struct
-
-from perdure.codec import names_in, opened, ref_of
+from perdure.codec import PageRef, names_in, opened, ref_of
+from perdure.engine.paging import values_in
 from perdure.errors import DecodeFailed
 from perdure.model import records as rec
-
-
-def values_in(held: Any) -> Iterator[Raw]:
-    """Yield every stored value in a record, however deep: also of kinds of records to come."""
-    if isinstance(held, Raw):
-        yield held
-    elif isinstance(held, dict):
-        for item in held.values():
-            yield from values_in(item)
-    elif isinstance(held, list | tuple):
-        for item in held:
-            yield from values_in(item)
-    elif isinstance(held, Struct):
-        for name in held.__struct_fields__:
-            yield from values_in(getattr(held, name))
 
 
 class PageNeeds:
@@ -41,6 +24,8 @@ class PageNeeds:
         """Need none."""
         self.wanted: dict[bytes, int] = {}
         self._seen: set[tuple[bytes, int]] = set()
+        self._lengths: dict[bytes, int] = {}
+        self._lists: dict[bytes, bytes] = {}
 
     def look_at(self, record: rec.Record) -> None:
         """Want what a record refers to.
@@ -67,8 +52,28 @@ class PageNeeds:
         except DecodeFailed as error:
             return str(error)
         if depth:
+            self._lists[name] = piece
             self._want(piece, depth - 1)
+        self._lengths[name] = len(piece)
         return None
+
+    def is_value(self, ref: PageRef, encoded: bytes) -> bool | None:
+        """Return whether a reference is to these bytes; None: not all of its pages came."""
+        hashes = ref.hashes
+        for _level in range(ref.depth):
+            lists = [self._lists.get(name) for name in names_in(hashes)]
+            if None in lists:
+                return None
+            hashes = b"".join(each for each in lists if each is not None)
+        at = 0
+        for name in names_in(hashes):
+            if name not in self._lengths:
+                return None
+            piece = encoded[at : at + self._lengths[name]]
+            if sha256(piece).digest() != name:
+                return False
+            at += len(piece)
+        return at == len(encoded)
 
     def drop(self) -> list[bytes]:
         """Return the pages that did not come, and want them no more."""

@@ -24,6 +24,7 @@ FINDING_CODES = {
     "ask_differs": "an ask's row says something else than the journal",
     "ask_missing": "the journal speaks of an ask that has no row",
     "ask_unknown": "an ask's row of which the journal does not speak",
+    "origin_missing": "the state that a fork inherits is not in its origin's journal any more",
     "page_changed": "a page of a large value does not hold what its name says",
     "page_missing": "a page of a large value is missing",
     "row_unreadable": "a row can't be read",

@@ -53,7 +53,7 @@ class RunCheck:
         self.is_whole = True
         self._is_trusted = True
         self._token = 0
-        self._ledger = LedgerCheck()
+        self._ledger = LedgerCheck(pages)
 
     def find(self, code: str, what: str, first_seq: int = 0, last_seq: int = 0) -> None:
         """Report that something about this run is not as it was written."""

@@ -340,7 +340,26 @@ class _Audit:
             _compare_ledger(check, effects, asks)
         has_all_rows = max(len(effects), len(asks)) < ROWS_MAX
         check.finish(is_settled=is_settled, has_all_rows=has_all_rows)
+        await self._origin(check)
         return row, check
+
+    async def _origin(self, check: RunCheck) -> None:
+        """Look whether the origin of a fork still reaches to the state that the fork inherits."""
+        started = check.started
+        if started is None or started.state_at is None or started.origin_thread is None:
+            return
+        tenant, origin = TenantId(started.tenant), ThreadId(started.origin_thread)
+        at = started.state_at
+        try:
+            runs = await self.store.read_thread_runs(tenant, origin, from_ordinal=at.ordinal)
+        except StoreCorrupt:
+            return  # that is found in the origin
+        if not runs or runs[0].ordinal != at.ordinal or runs[0].last_seq < at.seq:
+            what = (
+                f"inherits the state after record {at.seq} of run {at.ordinal} of thread "
+                f"{origin!r}, checkpoint {started.origin_checkpoint}; that is missing"
+            )
+            check.find("origin_missing", what, 1)
 
 
 _BAD_ROW = "row_unreadable"

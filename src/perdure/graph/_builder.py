@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
-from perdure.core.plan import GraphPlan
+from perdure.core.plan import Checkpoints, GraphPlan
 from perdure.core.retry import Retry
 from perdure.errors import GraphInvalid
 from perdure.graph._compile import BranchDeclared, Declared, NodeDeclared, compile_graph
@@ -48,6 +48,7 @@ class Graph(Generic[StateT]):
         version: int = 1,
         step_limit: int = 1000,
         compensate_on_failure: bool = False,
+        checkpoints: Checkpoints | str = Checkpoints.EVERY_STEP,
     ) -> None:
         """Begin a graph without nodes.
 
@@ -58,6 +59,10 @@ class Graph(Generic[StateT]):
             version: from 1; raise it when running runs can't go on with the changed graph.
             step_limit: most steps of one run.
             compensate_on_failure: whether a failing run compensates its confirmed effects.
+            checkpoints: `every_step`, or `phases`: a step with one node writes no state, but after
+                nodes that were added with `phase=True`, at the end, before parallel nodes and
+                subgraphs, and where the run waits, fails or is handed over. Effects are journaled
+                always. Whoever takes a run over executes the nodes since the last checkpoint again.
         """
         self._declared = Declared(
             name=name,
@@ -66,6 +71,7 @@ class Graph(Generic[StateT]):
             namespace={} if is_resolved(state_type) else caller_names(),
             step_limit=step_limit,
             compensate_on_failure=compensate_on_failure,
+            checkpoints=checkpoints,
         )
         self._plan: GraphPlan | None = None
         self._is_compiling = False
@@ -100,6 +106,7 @@ class Graph(Generic[StateT]):
         retry: Retry | None = None,
         timeout_s: float | None = None,
         goto: Iterable[Any] | None = None,
+        phase: bool = False,
     ) -> NodeT: ...
 
     @overload
@@ -111,6 +118,7 @@ class Graph(Generic[StateT]):
         retry: Retry | None = None,
         timeout_s: float | None = None,
         goto: Iterable[Any] | None = None,
+        phase: bool = False,
     ) -> Callable[[NodeT], NodeT]: ...
 
     def node(
@@ -122,6 +130,7 @@ class Graph(Generic[StateT]):
         retry: Retry | None = None,
         timeout_s: float | None = None,
         goto: Iterable[Any] | None = None,
+        phase: bool = False,
     ) -> Any:
         """Add a node, as `@graph.node`, `@graph.node(...)` or `graph.node(function_or_graph)`.
 
@@ -133,6 +142,7 @@ class Graph(Generic[StateT]):
             retry: how often it is tried again after an exception; None: once.
             timeout_s: longest duration of one attempt in seconds, waits not counted.
             goto: every node (or END) that its `Goto`s may name. Left out, they may name any.
+            phase: whether a step of it is a checkpoint where the graph's are at phases.
 
         Returns:
             The function or graph itself, so that edges can name it.
@@ -152,6 +162,7 @@ class Graph(Generic[StateT]):
                     retry=retry,
                     timeout_s=timeout_s,
                     goto=goto_targets,
+                    phase=phase,
                 )
             )
             return thing

@@ -6,7 +6,17 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from perdure.core.plan import END, START, Branch, Channel, GraphPlan, Migration, NodePlan, Send
+from perdure.core.plan import (
+    END,
+    START,
+    Branch,
+    Channel,
+    Checkpoints,
+    GraphPlan,
+    Migration,
+    NodePlan,
+    Send,
+)
 from perdure.core.retry import Retry
 from perdure.errors import GraphInvalid
 from perdure.graph._channels import make_channels, make_read_input
@@ -37,6 +47,7 @@ class NodeDeclared(Struct, frozen=True, kw_only=True):
     retry: Any
     timeout_s: Any
     goto: tuple[Any, ...] | None
+    phase: Any = False
 
 
 class BranchDeclared(Struct, frozen=True, kw_only=True):
@@ -56,6 +67,7 @@ class Declared(Struct, kw_only=True):
     namespace: Mapping[str, Any]
     step_limit: int
     compensate_on_failure: bool
+    checkpoints: Any
     nodes: list[NodeDeclared] = field(default_factory=list)
     edges: list[tuple[Any, Any]] = field(default_factory=list)
     branches: list[BranchDeclared] = field(default_factory=list)
@@ -121,6 +133,14 @@ class _Compiler:
             value = getattr(declared, setting)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 self.problem(setting, f"{value!r} is not a whole number from 1; give one")
+        if declared.checkpoints not in list(Checkpoints):
+            known = " or ".join(repr(each.value) for each in Checkpoints)
+            self.problem("checkpoints", f"{declared.checkpoints!r} is not {known}")
+            return
+        phases = [node.name for node in declared.nodes if node.phase]
+        if phases and declared.checkpoints == Checkpoints.EVERY_STEP:
+            text = f"phase=True of node {phases[0]!r} means nothing: every step is a checkpoint"
+            self.problem("checkpoints", f"{text}; give the graph checkpoints='phases'")
 
     def _shape(self) -> StateShape | None:
         try:
@@ -166,6 +186,8 @@ class _Compiler:
         place = f"node {node.name!r}"
         if node.retry is not None and not isinstance(node.retry, Retry):
             self.problem(place, f"retry={node.retry!r} is not a Retry; write Retry(max_attempts=3)")
+        if type(node.phase) is not bool:
+            self.problem(place, f"phase={node.phase!r} must be True or False")
         if node.timeout_s is not None and not is_duration(node.timeout_s):
             self.problem(place, f"timeout_s={node.timeout_s!r} must be seconds above 0, or None")
 
@@ -209,6 +231,7 @@ class _Compiler:
             retry=node.retry,
             timeout_s=node.timeout_s,
             goto=goto,
+            is_phase=bool(node.phase),
         )
 
     def _subgraph_node(
@@ -367,6 +390,7 @@ class _Compiler:
             read_input=make_read_input(declared.name, declared.state_type, shape, channels),
             resolve=self._resolve(nodes),
             step_limit=declared.step_limit,
+            checkpoints=Checkpoints(declared.checkpoints),
             compensates_on_failure=declared.compensate_on_failure,
             types=self._types(channels, nodes),
         )

@@ -6,6 +6,8 @@ number is never used again. A `Raw` field holds one value exactly as the codec e
 decoded only when somebody needs it, so that a journal can be read by a process that does not know
 the user's types.
 
+Size: one table of all kinds.
+
 Who may write: the holder of the run's lease; `RunStarted` is written by whoever starts the run.
 """
 
@@ -41,6 +43,19 @@ class Rollback(Struct, array_like=True, frozen=True):
     reason: str = ""
 
 
+class StatePlace(Struct, array_like=True, frozen=True):
+    """Where in a thread's journal a state is: right after record `seq` of its run `ordinal`.
+
+    Reading may begin at the whole copy that is record `copy_seq` of run `copy_ordinal`; 0: there is
+    none before the place, it begins with the thread.
+    """
+
+    ordinal: int
+    seq: int
+    copy_ordinal: int = 0
+    copy_seq: int = 0
+
+
 class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     """The run exists. `input`: field that was given -> (op, value).
 
@@ -48,7 +63,8 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     checkpoint instead of the graph's first nodes. `rollback`: once the run has taken its input in,
     the thread's state is this input and nothing else, and its files those of `snapshot`.
     `inherits`: a fork begins with the state of `origin_thread` at `origin_checkpoint`, and its
-    input is merged into that. `subject`: whom the thread is about, for erasure.
+    input is merged into that. `subject`: whom the thread is about, for erasure. `state_at`: where
+    in the origin's journal the inherited state is.
     """
 
     at_us: int
@@ -68,6 +84,7 @@ class RunStarted(Struct, array_like=True, frozen=True, tag=1):
     rollback: Rollback | None = None
     inherits: bool = False
     subject: str | None = None
+    state_at: StatePlace | None = None
 
 
 class LeaseTaken(Struct, array_like=True, frozen=True, tag=2):
@@ -121,13 +138,24 @@ class NodeFailed(Struct, array_like=True, frozen=True, tag=5):
     retry_at_us: int | None = None
 
 
+class Passed(Struct, array_like=True, frozen=True):
+    """A node execution that went by without a record of its own; its writes are in the step's."""
+
+    task: str
+    started_us: int
+    ended_us: int
+    attempt: int = 1
+
+
 class StepCommitted(Struct, array_like=True, frozen=True, tag=6):
     """A super-step ended: this record is the checkpoint.
 
     `scope`: "" for the run's own graph, else the path of the subgraph's task. `folded`: the merged
     value of every field whose reducer is a function. `next`: what runs in the next step; empty: the
     graph has ended. `checkpoint`: id in the thread, for scope ""; `snapshot`: the sandbox snapshot
-    it names. `version`: of the subgraph, in the first step of its scope; 0: not told.
+    it names. `version`: of the subgraph, in the first step of its scope; 0: not told. `merged`: of
+    a graph that checkpoints at phases, what the steps since the last checkpoint wrote, this one
+    too: field -> (op, value); `passed`: the node executions of these steps, in order.
     """
 
     at_us: int
@@ -138,6 +166,8 @@ class StepCommitted(Struct, array_like=True, frozen=True, tag=6):
     next: list[TaskSpec]
     snapshot: str | None = None
     version: int = 0
+    merged: dict[str, tuple[str, Raw]] = {}
+    passed: list[Passed] = []
 
 
 class EffectIntended(Struct, array_like=True, frozen=True, tag=7):
