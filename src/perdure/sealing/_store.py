@@ -406,16 +406,6 @@ class SealedStore(SealedRetention):
         seals = await self._tenant_seals(tenant, make=True)
         await self.inner.put_pages(tenant, rows.sealed_pages(tuple(pages), seals))
 
-    async def drop_pages(
-        self, tenant: TenantId, hashes: Sequence[bytes], *, not_after_us: int
-    ) -> int:
-        """Remove pages that nobody has put since; see `ErasingStore.drop_pages`."""
-        if not await self.keyring.load([tenant_scope(tenant)]):
-            return 0  # the tenant has nothing here
-        seals = await self._tenant_seals(tenant)
-        names = [seals.page_name(name) for name in hashes]
-        return await self.inner.drop_pages(tenant, names, not_after_us=not_after_us)
-
     # -- erasures ----------------------------------------------------------------------------------
 
     async def begin_erasure(self, erasure: ErasureRow) -> ErasureBegun:
