@@ -1,5 +1,7 @@
 """The runs of a thread that were not erased: only they can be read."""
 
+from collections.abc import Iterable
+
 from perdure.errors import NotFound
 from perdure.ids import TenantId, ThreadId
 from perdure.model import RunRow, ThreadRow
@@ -22,6 +24,21 @@ async def living_runs(store: Store, tenant: TenantId, thread: ThreadId) -> list[
     if not runs:
         raise no_thread(tenant, thread, row)
     return runs
+
+
+async def subjects_of(store: Store, runs: Iterable[RunRow]) -> dict[str, str]:
+    """Return whom the threads of runs are about, by run; those about nobody are left out."""
+    found: dict[str, str] = {}
+    known: dict[tuple[TenantId, ThreadId], str | None] = {}
+    for run in runs:
+        place = (run.tenant, run.thread)
+        if place not in known:
+            row = await store.read_thread(*place)
+            known[place] = None if row is None else row.subject
+        subject = known[place]
+        if subject is not None:
+            found[run.run_id] = subject
+    return found
 
 
 def no_thread(tenant: TenantId, thread: ThreadId, row: ThreadRow | None) -> NotFound:
