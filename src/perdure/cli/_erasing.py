@@ -148,6 +148,7 @@ def _lines(preview: ErasurePreview) -> Iterator[str]:
     yield from _named("schedules", preview.schedules)
     counts = (
         (preview.runs, "run"),
+        (preview.records, "record"),
         (preview.effects, "effect"),
         (preview.asks, "ask"),
         (preview.messages, "message"),

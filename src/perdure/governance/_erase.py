@@ -34,12 +34,11 @@ from perdure.governance._keys import SigningKey
 from perdure.governance._needles import Needles
 from perdure.governance._receipt import Receipt, Verification, signed
 from perdure.governance._verify import DEFAULT_TENANT, frames_of, rows_of
-from perdure.governance.limits import COLLECT_TRIES, FRAMES_ERASED
+from perdure.governance.limits import COLLECT_TRIES, ERASED_THREADS_MAX, FRAMES_ERASED
 from perdure.ids import TenantId, ThreadId
 from perdure.model import Collection, ErasedThread, ErasureRow, FrameRow, RunRow
 from perdure.model import records as rec
 from perdure.store.api import REMOTE, Store
-from perdure.store.erasing_api import ERASED_THREADS_MAX
 
 Telling = Callable[[str], None]
 
@@ -368,6 +367,10 @@ class _Erasing:
         before = self.counts["frames"]
         self._count("effects", len(effects))
         self._count("asks", len(asks))
+        self._count("messages", len(await self._store.read_mail(row.run_id)))
+        self._count("start_keys", row.start_key is not None)
+        named = sum(effect.business_key is not None for effect in effects)
+        self._count("business_keys", named)
         bodies: list[tuple[int, bytes]] = []
         async for frame in frames_of(self._store, row.run_id, 1):
             if len(bodies) >= FRAMES_ERASED:

@@ -70,7 +70,6 @@ class ErasurePreview(Struct, kw_only=True):
     Attributes:
         threads: what was asked for, by thread.
         forks, children: threads that are erased with them.
-        pages: of large values, also those that others refer to and that stay.
         under_way: ids of erasures that were begun, and that it would finish.
     """
 
@@ -79,7 +78,7 @@ class ErasurePreview(Struct, kw_only=True):
     forks: list[str] = []
     children: list[str] = []
     runs: int = 0
-    frames: int = 0
+    records: int = 0
     effects: int = 0
     asks: int = 0
     messages: int = 0
@@ -212,6 +211,7 @@ class Scope:
         self, found: ErasurePreview, row: RunRow, todo: list[str], seen: set[str]
     ) -> None:
         found.runs += 1
+        found.records += row.last_seq
         found.start_keys += row.start_key is not None
         if not row.status.is_final:
             found.unfinished.append(Unfinished(row.run_id, row.thread, row.status.value))

@@ -64,6 +64,9 @@ NEEDLE_BYTES_MIN = 12
 NEEDLE_BYTES_MAX = 32
 """Longest of them: more proves nothing more, and may be cut in two by the pages of a file."""
 
+ERASED_THREADS_MAX = 10_000
+"""Threads of one erasure in the store: bounds its row and its first transaction."""
+
 FRAMES_ERASED = 64
 """Frames erased in one transaction."""
 

@@ -18,9 +18,6 @@ from typing import Protocol
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import ErasureBegun, ErasureRow, ExportRow, ThreadRow
 
-ERASED_THREADS_MAX = 10_000
-"""Threads of one erasure: bounds its row and its first transaction."""
-
 
 class ErasingStore(Protocol):
     """What a store does to erase."""
