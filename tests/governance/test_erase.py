@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import apsw
 import pytest
 
 from perdure import RunCancelled, Runtime
@@ -165,6 +166,26 @@ def check(receipt):
     shown = json.dumps(receipt_json(receipt))
     assert "CANARY" not in shown
     assert {"ids", "copies"} <= {each.kind for each in receipt.remains}
+
+
+async def test_what_a_damaged_run_may_need_stays(url, folder):
+    """Nobody knows what a journal that can't be read refers to: its pages stay, which is said."""
+    async with Runtime.open(url, graphs()) as runtime:
+        other = await release_others(runtime)
+        run = await runtime.start("quiet", {"large": large("shared")}, thread="t")
+        await run.result(timeout=20)
+    db = apsw.Connection(f"{folder}/store.db")
+    db.execute(
+        "UPDATE perdure_frames SET body = ? WHERE first_seq > 1 AND run_no = "
+        "(SELECT run_no FROM perdure_runs WHERE run_id = ?)",
+        (b"\x01damaged", other),
+    )
+    pages = db.execute("SELECT count(*) FROM perdure_pages").get
+    async with Runtime.open(url, graphs(), worker=False) as runtime:
+        receipt = await erase(runtime, thread="t", by="ada")
+    assert any(other in each.why for each in receipt.remains)
+    assert db.execute("SELECT count(*) FROM perdure_pages").get == pages
+    db.close()
 
 
 # -- preview and refusals --------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from perdure.engine import Runtime
 from perdure.engine.living import no_thread
 from perdure.engine.outlook import command
 from perdure.engine.waits import as_datetime
-from perdure.errors import Conflict, DecodeFailed, NotFound, ThreadBusy, UsageError
+from perdure.errors import Conflict, DecodeFailed, NotFound, StoreCorrupt, ThreadBusy, UsageError
 from perdure.governance._erase_ending import end_all
 from perdure.governance._erase_pages import Candidates, records_in
 from perdure.governance._erase_scope import (
@@ -275,7 +275,7 @@ class _Erasing:
         # crash-point: erase.keys.after
         self._probe("erase.keys.after")
         self._tell("writing the store's files anew")
-        self.left = await self._store.scrub()
+        self.left += await self._store.scrub()
         await self._verify(before)
         self._count("threads", len(threads))
         for erasure in self.rows:
@@ -353,13 +353,22 @@ class _Erasing:
         return True
 
     async def _keep_pages_of_others(self) -> None:
-        """Strike off the pages that other runs of the tenant refer to."""
+        """Strike off the pages that others of the tenant refer to."""
+        for schedule in await self._store.find_schedules(tenant=self._tenant):
+            await self._pages.keep_wire(schedule.input_wire)
         async for row in runs_of(self._store, self._tenant):
             if self._is_erased(row):
                 continue
-            async for frame in frames_of(self._store, row.run_id, 1):
-                for record in records_in(frame):
-                    await self._pages.keep(record)
+            try:
+                await self._pages.keep_run(row)
+            except (DecodeFailed, StoreCorrupt) as error:
+                # What this run needs is not known: rather too much stays than what is somebody's.
+                self._pages.depths.clear()
+                self.left.append(
+                    f"pages of large values: run {row.run_id} can't be read ({error}), and may "
+                    "need them; erase again when that is mended, or collect pages then"
+                )
+                return
 
     async def _erase_run(self, row: RunRow) -> None:
         """Erase the frames of a run, and the rest of it with the last of them."""

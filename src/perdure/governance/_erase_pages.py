@@ -9,12 +9,15 @@ erasure that was interrupted finds them again.
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from msgspec import Raw
+
 from perdure.codec import decode_record, is_erased, names_in, opened, ref_of, split_frame
-from perdure.errors import DecodeFailed
+from perdure.errors import DecodeFailed, StoreCorrupt
 from perdure.governance._page_check import values_in
+from perdure.governance._verify import frames_of, rows_of
 from perdure.governance.limits import PAGES_READ
 from perdure.ids import TenantId
-from perdure.model import FrameRow
+from perdure.model import FrameRow, RunRow
 from perdure.model import records as rec
 from perdure.store.api import Store
 
@@ -65,9 +68,29 @@ class Candidates:
                         todo += [(leaf, depth - 1) for leaf in names_in(piece)]
         return seen
 
-    async def keep(self, record: rec.Record) -> None:
-        """Strike off what a record of somebody else refers to."""
-        todo = list(refs_in(record))
+    async def keep_run(self, row: RunRow) -> None:
+        """Strike off what a run of somebody else refers to: in its journal, and in its rows.
+
+        Raises:
+            DecodeFailed, StoreCorrupt: it can't be read whole, so that nobody knows what it needs.
+        """
+        async for frame in frames_of(self._store, row.run_id, 1):
+            if not is_erased(frame.body):
+                for encoded in split_frame(frame.body):
+                    await self._keep(values_in(decode_record(encoded)))
+        effects, asks = await rows_of(self._store, row.run_id)
+        wires = [wire for each in effects for wire in (each.request_wire, each.result_wire)]
+        wires += [ask.value_wire for ask in asks]
+        wires += [mail.body_wire for mail in await self._store.read_mail(row.run_id)]
+        await self._keep(Raw(wire) for wire in wires if wire)
+
+    async def keep_wire(self, wire: bytes) -> None:
+        """Strike off what an encoded value refers to."""
+        await self._keep([Raw(wire)])
+
+    async def _keep(self, values: Iterable[Raw]) -> None:
+        refs = (ref_of(raw) for raw in values)
+        todo = [(name, ref.depth) for ref in refs if ref for name in names_in(ref.hashes)]
         while todo:
             for name, _depth in todo:
                 self.depths.pop(name, None)
@@ -81,9 +104,10 @@ class Candidates:
         bodies = await self._store.read_pages(self._tenant, [name for name, _depth in lists])
         found = []
         for name, depth in lists:
-            with suppress(DecodeFailed, KeyError):
-                leaves = names_in(opened(bodies[name], name))
-                found += [(leaf, depth - 1) for leaf in leaves]
+            if name not in bodies:
+                msg = f"page {name.hex()[:16]}, a list of pages, is missing"
+                raise StoreCorrupt(msg, tenant=self._tenant)
+            found += [(leaf, depth - 1) for leaf in names_in(opened(bodies[name], name))]
         return found
 
     def in_order(self) -> Iterable[list[bytes]]:
