@@ -247,7 +247,7 @@ class _Erasing:
         self._tenant = tenant
         self._tell = tell
         self._through = {each.thread: each.through for row in rows for each in row.threads}
-        self._needles = Needles()
+        self._needles = Needles([tenant, *self._through])
         self._pages = Candidates(self._store, tenant)
 
     def _probe(self, name: str) -> None:
@@ -260,7 +260,6 @@ class _Erasing:
         """Erase all of it, and look whether it is gone."""
         await self._drop_schedules()
         runs = [row async for row in self._runs()]
-        self._needles = Needles([*self._through, self._tenant, *(row.run_id for row in runs)])
         for row in runs:
             await self._look_at(row)
         before = await self._store.count_bytes(self._needles.pieces)

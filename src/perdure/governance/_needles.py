@@ -8,16 +8,25 @@ import heapq
 import re
 from collections.abc import Iterable
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
 
 from perdure.governance._page_check import values_in
-from perdure.governance.limits import NEEDLE_BYTES_MAX, NEEDLE_BYTES_MIN, NEEDLES_MAX
+from perdure.governance.limits import (
+    NEEDLE_BYTES_MAX,
+    NEEDLE_BYTES_MIN,
+    NEEDLE_NAMES_MAX,
+    NEEDLES_MAX,
+)
 from perdure.model import FrameRow
 from perdure.model import records as rec
 
 _TEXT = re.compile(rb"[A-Za-z0-9 .,:;!?@/_+-]{%d,}" % NEEDLE_BYTES_MIN)
+_ID = re.compile(rb"\b[a-z]_[0-9a-z]{26,32}\b")
+"""Ids of runs, asks, effects, workers: rows that stay have them."""
+
 _STORED = 40
 """Where a needle begins in a stored body: behind what all bodies have in common."""
 
@@ -27,7 +36,7 @@ class Needles:
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         """Leave out what has one of the known names in it: those stay."""
-        self._known = [name.encode() for name in known]
+        self._known = [name.encode() for name in islice(known, NEEDLE_NAMES_MAX)]
         self._heap: list[tuple[int, bytes]] = []
         self._chosen: set[bytes] = set()
 
@@ -50,8 +59,11 @@ class Needles:
         """Take in what can be read in some bytes."""
         for found in _TEXT.findall(content):
             piece = found[:NEEDLE_BYTES_MAX].strip()
-            if len(piece) >= NEEDLE_BYTES_MIN and not any(name in piece for name in self._known):
+            if len(piece) >= NEEDLE_BYTES_MIN and not self._stays(piece):
                 self._add(piece)
+
+    def _stays(self, piece: bytes) -> bool:
+        return _ID.search(piece) is not None or any(name in piece for name in self._known)
 
     def _add(self, piece: bytes) -> None:
         if piece in self._chosen:

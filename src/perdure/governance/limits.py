@@ -58,6 +58,9 @@ SUBJECT_PAGE = 1_000
 NEEDLES_MAX = 64
 """Pieces of what was erased that are looked for afterwards: each is a pass over the store."""
 
+NEEDLE_NAMES_MAX = 1_000
+"""Names of threads that no piece may hold, as they stay: each piece is compared with all."""
+
 NEEDLE_BYTES_MIN = 12
 """Shortest of them: shorter ones are found by chance, or in others' data."""
 
