@@ -84,6 +84,22 @@ def audits(cli):
     }
 
 
+def erased(cli):
+    """Return what an erasure says before and after, and what a check of its receipt says."""
+    target = f"{FLOWS}:charges"
+    given = ["--input", '{"order_id": "e"}', "--thread", "e", "--subject", "ada"]
+    cli("run", target, *given, "--json", CHARGE_S="0")
+    cli("audit", "keygen", "-o", "k3")
+    cli("audit", "export", "--thread", "e", "-o", "y", "--key", "k3")
+    preview = cli("erase", "--subject", "ada", "--dry-run", "--json").json
+    options = ["--by", "a", "--force", "--yes", "--receipt", "e.json", "--key", "k3"]
+    return {
+        "erase --dry-run": preview,
+        "erase": cli("erase", "--subject", "ada", *options, "--json").json,
+        "audit receipt": cli("audit", "receipt", "e.json", "--json").json,
+    }
+
+
 def shape(value, name=""):
     """Return the keys of JSON-like data; a list is its first item."""
     if name in FREE or (name == "schema" and not isinstance(value, int)):
@@ -131,6 +147,7 @@ def shapes(cli):
     for name, arguments in ORDERS.items():
         found[name] = cli(*name.split(), *arguments, "--json").json
     found |= audits(cli)
+    found |= erased(cli)
     answer = ["--value", '{"granted": true, "limit": 1}', "--by", "ada", "--json"]
     found["approve"] = cli("approve", ask_id, *answer).json
     end(other)

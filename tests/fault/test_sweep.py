@@ -27,6 +27,7 @@ SHARE = ("--play", "order", "--variant", "peer", "--variant", "doubt", "--each",
 
 ELSEWHERE = {
     "version.move.": "tests/fault/test_moves.py",
+    "erase.": "tests/fault/test_erase.py",
     "keys.rewrap.": "tests/sealing/test_rotation.py",
     "prune.": "tests/fault/test_retention.py",
     "collect.": "tests/fault/test_retention.py",

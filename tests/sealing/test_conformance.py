@@ -27,6 +27,10 @@ class OverStore:
     def crash_url(self) -> None:
         """The writer that is killed has no keys."""
 
+    # They are about what lies below: keys by hand, and bytes in plain.
+    test_a_start_is_sealed_by_the_newest_key = None
+    test_the_store_forgets = None
+
     async def lose_frame(self, store: Store, run_id: RunId, first_seq: int) -> None:
         await super().lose_frame(store.inner, run_id, first_seq)
 

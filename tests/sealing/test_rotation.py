@@ -13,6 +13,7 @@ from perdure import Runtime
 from perdure.clock import system_services
 from perdure.errors import Conflict, KeyMissing, StorePlain
 from perdure.sealing import rotate, wrappings
+from perdure.store import make_store
 from perdure.store.memory import MemoryStore
 from perdure.store.postgres import PostgresStore
 from perdure.store.sqlite import SqliteStore
@@ -131,12 +132,19 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    return request.getfixturevalue("postgres").url(request.getfixturevalue("schema"))
+
+
 @pytest.mark.parametrize("point", ["keys.rewrap.before", "keys.rewrap.after"])
 @pytest.mark.parametrize("number", [1, 4, ALL])
 @pytest.mark.timeout(60)
-async def test_a_rotation_whose_process_is_killed_goes_on(tmp_path, point, number):
-    url = f"sqlite:///{tmp_path}/store.db"
-    await fill(SqliteStore(url, system_services()))
+async def test_a_rotation_whose_process_is_killed_goes_on(place, point, number):
+    url = place
+    await fill(make_store(url, system_services()))
     before = await read_all(url, local_keys(1))
     died = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", DYING, url, str(number), point),
@@ -144,10 +152,10 @@ async def test_a_rotation_whose_process_is_killed_goes_on(tmp_path, point, numbe
     )
     assert await died.wait() == -signal.SIGKILL
     done = number if point.endswith("after") else number - 1
-    found = await counts(SqliteStore(url, system_services()))
+    found = await counts(make_store(url, system_services()))
     assert found == {key: count for key, count in (("k1", ALL - done), ("k2", done)) if count}
     assert await read_all(url, local_keys(1, 2)) == before
-    await rotated(SqliteStore(url, system_services()), local_keys(1, 2))
+    await rotated(make_store(url, system_services()), local_keys(1, 2))
     assert await read_all(url, local_keys(2)) == before
 
 

@@ -15,6 +15,7 @@ from perdure.cli import (
     _auditing,
     _checking,
     _deciding,
+    _erasing,
     _executing,
     _keys,
     _migrating,
@@ -58,6 +59,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     _retaining.tag: "Name a checkpoint, and keep it.",
     _retaining.untag: "Remove such a name.",
     _migrating.migrate: "Move runs of older versions to this one.",
+    _erasing.erase: "Erase a thread, or all about a subject.",
     _checking.doctor: "Scan the store for runs that are stuck.",
 }
 """Every command with what the list of commands says about it."""
@@ -69,6 +71,7 @@ GROUPS: dict[str, tuple[str, dict[Callable[..., None], str]]] = {
             _auditing.audit_verify: "Verify every hash and row of the store.",
             _auditing.audit_export: "Write a file that proves it elsewhere.",
             _auditing.audit_check: "Check such a file, without the store.",
+            _erasing.audit_receipt: "Check the receipt of an erasure.",
             _auditing.audit_keygen: "Make a key pair to sign exports with.",
         },
     ),

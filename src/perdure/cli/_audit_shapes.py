@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import msgspec
+
 from perdure.cli._shapes import us_json
-from perdure.governance import Checked, Exported, Report
+from perdure.governance import Checked, ErasurePreview, Exported, Report
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -73,3 +75,9 @@ def checked_json(checked: Checked, *, has_since: bool) -> dict[str, Any]:
         "since": since if has_since else None,
         **report_json(checked.report),
     }
+
+
+def erasure_json(preview: ErasurePreview) -> dict[str, Any]:
+    """Return what an erasure would erase, and what it would leave."""
+    found: dict[str, Any] = msgspec.to_builtins(preview)
+    return found

@@ -21,6 +21,7 @@ from perdure.cli._options import (
     Key,
     SandboxRoot,
     StoreUrl,
+    Subject,
     Target,
     Tenant,
     Thread,
@@ -113,6 +114,7 @@ def run(
     input_: Input = None,
     thread: Thread = None,
     key: Key = None,
+    subject: Subject = None,
     tenant: Tenant = "default",
     store: StoreUrl = DEFAULT_URL,
     sandbox: SandboxRoot = None,
@@ -137,7 +139,8 @@ def run(
     log_to_stderr(logging.WARNING)
     given = None if input_ is None else parse_json(input_, "--input")
     foreground = Foreground(target=target, url=store, as_json=as_json, sandbox=sandbox)
-    raise typer.Exit(await_(foreground.execute(given, thread=thread, key=key, tenant=tenant)))
+    options = {"thread": thread, "key": key, "subject": subject, "tenant": tenant}
+    raise typer.Exit(await_(foreground.execute(given, options)))
 
 
 @dataclass(slots=True)
@@ -150,7 +153,7 @@ class Foreground:
     sandbox: str | None = None
     after: int = 0
 
-    async def execute(self, given: Any, *, thread: str | None, key: str | None, tenant: str) -> int:
+    async def execute(self, given: Any, options: dict[str, Any]) -> int:
         """Start the run, follow it, and return the exit code."""
         graph = load_target(self.target)
         interrupts = Interrupts()
@@ -158,7 +161,7 @@ class Foreground:
         backend = await sandboxes(self.sandbox)
         async with creating(self.url, [graph], worker=True, sandbox=backend) as runtime:
             typed = typed_input(runtime.engine.plan_of(graph), given)
-            started = await runtime.start(graph, typed, thread=thread, key=key, tenant=tenant)
+            started = await runtime.start(graph, typed, **options)
             self.progress(f"run {started.id} (thread {started.thread})")
             following = asyncio.create_task(self.follow(runtime, started))
             interrupted = asyncio.create_task(interrupts.first.wait())
@@ -302,6 +305,7 @@ def start(
     input_: Input = None,
     thread: Thread = None,
     key: Key = None,
+    subject: Subject = None,
     tenant: Tenant = "default",
     priority: Annotated[int, typer.Option("--priority", metavar="N", help="Higher first.")] = 0,
     delay: Annotated[
@@ -328,6 +332,7 @@ def start(
     options = {
         "thread": thread,
         "key": key,
+        "subject": subject,
         "tenant": tenant,
         "priority": priority,
         "delay": delay,

@@ -59,6 +59,10 @@ Key = Annotated[
     str | None,
     typer.Option("--key", metavar="K", help="Start key: the same key gives the first run again."),
 ]
+Subject = Annotated[
+    str | None,
+    typer.Option("--subject", metavar="S", help="Whom the thread is about, for 'perdure erase'."),
+]
 Tenant = Annotated[str, typer.Option("--tenant", metavar="X", help="Whose run it is.")]
 AnyTenant = Annotated[
     str | None, typer.Option("--tenant", metavar="X", help="Only this tenant's (default: all).")

@@ -25,6 +25,7 @@ from perdure.cli.limits import LIST_LIMIT
 from perdure.engine import Runtime
 from perdure.engine.compare import Moment
 from perdure.engine.costs import CheckpointCost
+from perdure.engine.living import subjects_of
 from perdure.engine.outlook import (
     Outlook,
     command,
@@ -97,12 +98,14 @@ def ps(
         return
     statuses = tuple(status or ()) or (() if every else UNFINISHED)
     query = {"status": statuses or None, "thread": thread, "graph": graph, "tenant": tenant}
-    rows, lacking, kept, now_us = await_(_read_runs(store, {**query, "limit": limit}))
+    rows, lacking, kept, now_us, about = await_(_read_runs(store, {**query, "limit": limit}))
     if as_json:
-        print_json({"runs": [shapes.run_json(row) for row in rows]})
+        listed = [{**shapes.run_json(row), "subject": about.get(row.run_id)} for row in rows]
+        print_json({"runs": listed})
         return
+    subject = ("subject",) if about else ()
     table(
-        ("run", "status", "graph", "thread", "age", "holder"),
+        ("run", "status", "graph", "thread", "age", "holder", *subject),
         [
             _run_cells(
                 row,
@@ -110,6 +113,7 @@ def ps(
                 is_served=(row.graph, row.version) not in lacking,
                 kept=kept.get(row.run_id, ""),
             )
+            + ((about.get(row.run_id, ""),) if about else ())
             for row in rows
         ],
         empty="no runs" if every or status else "no unfinished runs; 'perdure ps --all' lists all",
@@ -145,8 +149,8 @@ def _run_cells(row: RunRow, now_us: int, *, is_served: bool, kept: str) -> tuple
 
 async def _read_runs(
     url: str, query: dict[str, Any]
-) -> tuple[list[RunRow], set[tuple[str, int]], dict[str, str], int]:
-    """Return the runs, the graph versions that lack a worker, what limits keep back, and when."""
+) -> tuple[list[RunRow], set[tuple[str, int]], dict[str, str], int, dict[str, str]]:
+    """Return the runs, graph versions that lack a worker, what limits keep back, when, subjects."""
     async with looking(url) as runtime:
         engine = runtime.engine
         rows = await runtime.runs(**query)
@@ -158,7 +162,7 @@ async def _read_runs(
             run_id: describe_kept(each) for run_id, each in found.items() if each is not None
         }
         lacking = {(row.graph, row.version) for row in due} - served
-        return rows, lacking, kept, engine.now_us()
+        return rows, lacking, kept, engine.now_us(), await subjects_of(engine.store, rows)
 
 
 async def _read_workers(url: str) -> tuple[list[WorkerRow], dict[str, int], dict[str, str], int]:
@@ -293,12 +297,13 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
         commands = [with_store(c, url) for c in advice if c != command("show", run_id)]
         is_served = not await lacks_worker(runtime, row)
         state = await _state_of(runtime, row)
+        subject = (await subjects_of(runtime.engine.store, [row])).get(row.run_id)
         now_us = runtime.engine.now_us()
     uncertain = [effect for effect in effects if effect.state.value == "uncertain"]
     if as_json:
         print_json(
             {
-                "run": shapes.run_json(row),
+                "run": {**shapes.run_json(row), "subject": subject},
                 "outlook": shapes.outlook_json(outlook),
                 "state": state,
                 "events": [event.to_json() for event in story.events],
@@ -311,7 +316,7 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
             }
         )
         return
-    _print_head(row, now_us, is_served=is_served, kept=outlook.kept)
+    _print_head(row, now_us, is_served=is_served, kept=outlook.kept, subject=subject)
     _print_timeline(story, row, now_us)
     _print_open(row, asks, uncertain, outlook, now_us)
     if state:
@@ -323,7 +328,9 @@ async def _show(run_id: str, url: str, *, as_json: bool) -> None:
             say(f"  {line}")
 
 
-def _print_head(row: RunRow, now_us: int, *, is_served: bool, kept: str) -> None:
+def _print_head(
+    row: RunRow, now_us: int, *, is_served: bool, kept: str, subject: str | None
+) -> None:
     line = f"thread {clean(row.thread)}  tenant {clean(row.tenant)}"
     say(f"run {row.run_id}  graph {row.graph} v{row.version}  {line}")
     say(f"  {describe_status(row, now_us, is_served=is_served, kept=kept)}")
@@ -337,7 +344,7 @@ def _print_head(row: RunRow, now_us: int, *, is_served: bool, kept: str) -> None
     if row.holder and row.status is RunStatus.RUNNING and (row.ready_at_us or 0) > now_us:
         until = clock_time(as_datetime(row.ready_at_us)) if row.ready_at_us else "-"
         say(f"  held by {row.holder}, token {row.token}, lease until {until}")
-    for name, value in (("key", row.start_key), ("parent", row.parent)):
+    for name, value in (("key", row.start_key), ("parent", row.parent), ("subject", subject)):
         if value:
             say(f"  {name} {clean(value)}")
 

@@ -1,16 +1,16 @@
 """`diff`, `replay`, `fork` and `rollback`: compare, recompute, branch, put back what happened."""
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from perdure.cli import _shapes as shapes
+from perdure.cli._asking import Asking, Yes
 from perdure.cli._assign import assigned, parse_assignment
 from perdure.cli._input import typed_input
 from perdure.cli._options import AsJson, RunId, StoreUrl, Target, Tenant, await_
-from perdure.cli._output import heading, is_terminal, note, print_json, say
+from perdure.cli._output import heading, print_json, say
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.cli._story import decision_line, edit_line, effect_line, step_lines
 from perdure.cli._targets import load_target
@@ -22,9 +22,6 @@ from perdure.engine.divergence import Replay
 from perdure.engine.outlook import command
 from perdure.errors import UsageError
 
-DECLINED = 1
-"""Exit code where somebody was asked and said no."""
-
 DIVERGED = 14
 """Exit code of `replay` where the code does something else than the journal says."""
 
@@ -32,7 +29,6 @@ Point = Annotated[
     str,
     typer.Argument(metavar="THREAD[@N]", help="Thread, and the id of one of its checkpoints."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask: do it.")]
 
 
 # -- diff ----------------------------------------------------------------------------------------
@@ -220,12 +216,12 @@ def fork(
             "fork --set: name the graph, to check it against the state's type; nothing was started"
         )
         raise UsageError(msg, next=[named])
-    asking = _Asking(again, store, yes=yes, as_json=as_json)
+    asking = Asking(again, store, yes=yes, as_json=as_json)
     await_(_fork(asking, point, target, set_ or [], (thread, rerun, tenant)))
 
 
 async def _fork(
-    asking: "_Asking",
+    asking: Asking,
     point: str,
     target: str | None,
     sets: list[str],
@@ -333,11 +329,11 @@ def rollback(
         raise UsageError(msg)
     again = ["rollback", point, "--by", by, *(["--reason", reason] if reason else [])]
     again += ["--tenant", tenant] if tenant != "default" else []
-    asking = _Asking(again, store, yes=yes, as_json=as_json)
+    asking = Asking(again, store, yes=yes, as_json=as_json)
     await_(_rollback(asking, point, by, reason, tenant))
 
 
-async def _rollback(asking: "_Asking", point: str, by: str, reason: str, tenant: str) -> None:
+async def _rollback(asking: Asking, point: str, by: str, reason: str, tenant: str) -> None:
     async with existing(asking.url) as runtime:
         thread, at = await split_point(runtime.engine, tenant, point)
         if at is None:
@@ -374,37 +370,3 @@ def _rollback_lines(preview: RollbackPreview, url: str) -> Iterator[str]:
         yield f"  started since then, NOT undone: child run {run_id} of {graph}"
     if not (preview.not_undone or preview.children):
         yield "  no effect that others can see happened since then"
-
-
-# -- asking --------------------------------------------------------------------------------------
-
-
-class _Asking:
-    """Shows what would be done and asks, where there is somebody to ask."""
-
-    def __init__(self, again: list[str], url: str, *, yes: bool, as_json: bool) -> None:
-        self.url = url
-        self.as_json = as_json
-        self._yes = yes
-        self._again = with_store(command(*again, "--yes"), url)
-
-    def confirm(
-        self, lines: Iterable[str], preview: dict[str, Any], question: str, done: str
-    ) -> None:
-        """Return when it may be done.
-
-        Raises:
-            UsageError: nobody can be asked; carries the preview and the command that does it.
-            typer.Exit: the answer was no.
-        """
-        if not self.as_json:
-            for line in lines:
-                say(indented(line))
-        if self._yes:
-            return
-        if self.as_json or not (sys.stdin.isatty() and is_terminal()):
-            msg = f"nobody can be asked here; nothing was {done}. With --yes it is done"
-            raise UsageError(msg, next=[self._again], preview=preview)
-        if not typer.confirm(question):
-            note(f"nothing was {done}")
-            raise typer.Exit(DECLINED)

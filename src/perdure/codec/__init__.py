@@ -10,7 +10,7 @@ from perdure.codec._envelope import (
     is_sealed,
     key_id_of,
 )
-from perdure.codec._erased import digests_of, erase_frame, is_erased
+from perdure.codec._erased import digests_of, erase_frame, erased_blank, is_erased
 from perdure.codec._journal import (
     ERASED_FORMAT,
     FRAME_FORMAT,
@@ -69,6 +69,7 @@ __all__ = [
     "encode_frame",
     "encode_record",
     "erase_frame",
+    "erased_blank",
     "is_erased",
     "is_hash_right",
     "is_large",

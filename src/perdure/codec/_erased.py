@@ -49,3 +49,8 @@ def digests_of(body: bytes) -> list[bytes]:
         msg = f"erased journal frame holds a digest that is not {DIGEST_BYTES} bytes long"
         raise DecodeFailed(msg)
     return digests
+
+
+def erased_blank(count: int) -> bytes:
+    """Return the body of an erased frame whose records could not be read: no digest is known."""
+    return bytes([ERASED_FORMAT]) + _encoder.encode([bytes(DIGEST_BYTES)] * count)

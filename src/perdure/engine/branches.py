@@ -243,9 +243,11 @@ def new_fork(
         snapshot=found.snapshot,
         inherits=inherits,
         state_at=found.place if inherits else None,
+        subject=found.subject,
     )
     digest = f"{FORK_MARK}{found.checkpoint}:{thread}"
-    return finish_new_run(engine, record, digest=digest, on_busy=OnBusy.REJECT)
+    origin = (thread, found.erased)
+    return finish_new_run(engine, record, digest=digest, on_busy=OnBusy.REJECT, origin=origin)
 
 
 async def check_new_thread(engine: Environment, tenant: TenantId, to: str) -> None:
@@ -426,7 +428,8 @@ def _new_rollback(
         rollback=rec.Rollback(found.checkpoint, by, reason),
     )
     digest = f"{ROLLBACK_MARK}{found.checkpoint}"
-    return finish_new_run(engine, record, digest=digest, on_busy=OnBusy.REJECT)
+    origin = (found.run.thread, found.erased)
+    return finish_new_run(engine, record, digest=digest, on_busy=OnBusy.REJECT, origin=origin)
 
 
 async def _write_rollback(engine: Environment, new: NewRun, found: At) -> int:

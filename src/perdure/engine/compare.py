@@ -17,6 +17,7 @@ from perdure.engine.branches import fork_origin
 from perdure.engine.edge import is_text
 from perdure.engine.environment import Environment
 from perdure.engine.limits import FORK_DEPTH_MAX
+from perdure.engine.living import living_runs
 from perdure.engine.loading import load_checkpoint, read_kept, read_records
 from perdure.engine.patch import Edit, edits
 from perdure.engine.story import Decision, EffectSeen, StepRun, node_name, tell
@@ -277,7 +278,7 @@ async def _line(engine: Environment, point: Point, *, only_run: bool) -> list[Le
     legs: list[Leg] = []
     row, upto = point.row, None if point.is_newest else point.checkpoint
     for _depth in range(FORK_DEPTH_MAX):
-        rows = await engine.store.read_thread_runs(row.tenant, row.thread, from_ordinal=1)
+        rows = await living_runs(engine.store, row.tenant, row.thread)
         before = [] if only_run else [Leg(each) for each in rows if each.ordinal < row.ordinal]
         legs = [*before, Leg(row, upto), *legs]
         started = await started_of(engine, row if only_run else rows[0])

@@ -28,6 +28,7 @@ from perdure.engine.outlook import (
     run_before,
     worker_command,
 )
+from perdure.engine.starting import DEFAULT_TENANT
 from perdure.engine.versions import ways_out
 from perdure.engine.waits import as_datetime
 from perdure.errors import DecodeFailed, StoreCorrupt
@@ -59,6 +60,7 @@ FINDING_CODES = {
     "runs_kept_back": "claimable runs that a limit over all workers keeps back",
     "run_parked": "a run that waits for a decision",
     "effect_uncertain": "an effect of which nobody knows whether it happened",
+    "erasure_unfinished": "an erasure that was begun, and that nobody has finished",
     "ask_expired": "a question that expired and whose run has not been told yet",
     "lease_ended": "a run whose holder died or lost its lease, and that nobody has taken over yet",
     "worker_dead": "a worker of this host that died; its runs were freed",
@@ -149,6 +151,7 @@ async def examine(engine: Environment, *, repair: bool = False) -> Report:
     ]
     report.findings += await _effects(engine)
     report.findings += await _asks(engine)
+    report.findings += await _erasures(engine)
     report.findings += [_silent(engine, row) for row in workers if row.worker_id not in live]
     report.findings.sort(key=lambda finding: list(Severity).index(finding.severity))
     return report
@@ -166,6 +169,21 @@ async def _unfinished(
         if len(rows) < SCAN_PAGE:
             return
         before = rows[-1].run_id
+
+
+async def _erasures(engine: Environment) -> list[Finding]:
+    """Return the erasures that were begun and not finished; one that is under way is among them."""
+    found = []
+    for row in await engine.store.find_erasures(open_only=True):
+        whose = ["--subject", row.subject] if row.subject else ["--thread", row.threads[0].thread]
+        tenant = ["--tenant", row.tenant] if row.tenant != DEFAULT_TENANT else []
+        what = (
+            f"erasure {row.erasure_id} of {len(row.threads)} threads, begun by {row.by} at "
+            f"{as_datetime(row.begun_at_us).isoformat()}, is not finished"
+        )
+        again = (command("erase", *whose, *tenant, "--by", row.by),)
+        found.append(_finding("erasure_unfinished", Severity.ACTION, None, what, again))
+    return found
 
 
 async def _damage(engine: Environment) -> list[Finding]:

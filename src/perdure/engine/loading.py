@@ -24,6 +24,7 @@ from perdure.codec import (
 )
 from perdure.core import fold
 from perdure.engine.limits import FORK_CHAIN_MAX, FRAMES_READ
+from perdure.engine.living import first_living, no_thread
 from perdure.engine.marks import Counted, Mark, Start
 from perdure.engine.paging import Field, inline_cells, inline_state
 from perdure.errors import (
@@ -36,7 +37,7 @@ from perdure.errors import (
     StoreCorrupt,
 )
 from perdure.ids import RunId, TenantId, ThreadId
-from perdure.model import FrameRow, RunRow, RunStatus
+from perdure.model import FrameRow, RunRow, RunStatus, ThreadRow
 from perdure.model import records as rec
 from perdure.store.api import Store
 
@@ -71,6 +72,7 @@ class At(Struct, frozen=True, kw_only=True):
         version: graph version whose state it is; the run may have moved on to another.
         place: where in the thread's journal the state is; None: it is not as stored there.
         origins: how many origins, one inheriting from the other, were read for it.
+        thread: the thread's row as it was before the state was read.
     """
 
     cells: dict[str, fold.Cell]
@@ -81,6 +83,17 @@ class At(Struct, frozen=True, kw_only=True):
     version: int
     place: rec.StatePlace | None = None
     origins: int = 0
+    thread: ThreadRow | None = None
+
+    @property
+    def subject(self) -> str | None:
+        """Whom the thread is about."""
+        return None if self.thread is None else self.thread.subject
+
+    @property
+    def erased(self) -> int:
+        """Up to which ordinal the thread's runs had been erased when the state was read."""
+        return 0 if self.thread is None else self.thread.erased
 
 
 class Inherited(Struct, frozen=True):
@@ -247,7 +260,7 @@ async def _find_start(store: Store, tenant: TenantId, thread: ThreadId) -> Start
     """Return where folding a thread starts: at its newest whole copy, or at its beginning."""
     row = await store.read_thread(tenant, thread)
     if row is None or not row.base_seq:
-        return Start(1, 0)
+        return Start(first_living(row), 0)
     return await _start_of(store, tenant, thread, row.base_ordinal, row.base_seq)
 
 
@@ -258,7 +271,7 @@ async def find_start_at(store: Store, tenant: TenantId, thread: ThreadId, checkp
     """
     copies = await store.find_copies(tenant, thread, upto=checkpoint, limit=1)
     if not copies:
-        return Start(1, 0)
+        return Start(first_living(await store.read_thread(tenant, thread)), 0)
     return await _start_of(store, tenant, thread, copies[0].ordinal, copies[0].seq)
 
 
@@ -292,7 +305,7 @@ async def _load_line(
     store: Store, tenant: TenantId, thread: ThreadId, start: Start, before_ordinal: int
 ) -> Line:
     """Return the thread's newest committed state before a run."""
-    line = Line({}, None, 0)
+    line = Line({}, None, 0, tip=await _tip_before(store, tenant, thread, start))
     if start.ordinal >= before_ordinal:
         return line
     for run in await store.read_thread_runs(tenant, thread, from_ordinal=start.ordinal):
@@ -311,6 +324,17 @@ async def _load_line(
             (run.run_id, loaded.state.last_seq, loaded.prev_hash.hex()),
         )
     return line
+
+
+async def _tip_before(
+    store: Store, tenant: TenantId, thread: ThreadId, start: Start
+) -> tuple[str, int, str] | None:
+    """Return where the journal of an erased run ends that the start stands on: hashes are left."""
+    if start.ordinal == 1 or start.record is not None:
+        return None
+    [before, *_later] = await store.read_thread_runs(tenant, thread, from_ordinal=start.ordinal - 1)
+    [last] = await store.read_frames(before.run_id, from_seq=before.last_seq)
+    return before.run_id, before.last_seq, last.hash.hex()
 
 
 async def load_thread_line(store: Store, tenant: TenantId, thread: ThreadId) -> Line:
@@ -419,12 +443,12 @@ async def _read_place(
     store: Store, tenant: TenantId, thread: ThreadId, place: rec.StatePlace, origins: int
 ) -> Inherited:
     """Return a thread's state at a place of its journal: it is read no further than that."""
-    first = place.copy_ordinal or 1
+    first = place.copy_ordinal or first_living(await store.read_thread(tenant, thread))
     runs = await store.read_thread_runs(tenant, thread, from_ordinal=first)
     needed = [run for run in runs if run.ordinal <= place.ordinal]
     if not needed or [run.ordinal for run in needed] != [*range(first, place.ordinal + 1)]:
         raise _gone(thread)
-    start = Start(1, 0)
+    start = Start(first, 0)
     if place.copy_seq:
         start = await _start_at(store, needed[0], place.copy_seq)
         runs = await store.read_thread_runs(tenant, thread, from_ordinal=start.ordinal)
@@ -578,20 +602,18 @@ async def _find_checkpoint(
     store: Store, tenant: TenantId, thread: ThreadId, checkpoint: int | None
 ) -> At:
     """Return the thread's state at a checkpoint, with references to pages."""
-    runs = await store.read_thread_runs(tenant, thread, from_ordinal=1)
+    of_thread = await store.read_thread(tenant, thread)
+    first = first_living(of_thread)
+    runs = await store.read_thread_runs(tenant, thread, from_ordinal=first)
     if not runs:
-        msg = (
-            f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps --all' lists the runs and "
-            "their threads"
-        )
-        raise NotFound(msg, thread=thread, tenant=tenant)
+        raise no_thread(tenant, thread, of_thread)
     start = await _find_start(store, tenant, thread)
     if checkpoint is not None and checkpoint < start.made_at:
         start = await find_start_at(store, tenant, thread, checkpoint)
     search = _Search(checkpoint, start)
     for row in runs:
         if row.ordinal >= start.ordinal and await search.look(store, row, start):
-            return search.of()
+            return replace(search.of(), thread=of_thread)
         if search.is_broken and checkpoint is None:
             await read_records(store, row.run_id)  # of the newest state nothing is ever pruned
         if search.is_broken and checkpoint is not None and checkpoint > 0:
@@ -603,7 +625,7 @@ async def _find_checkpoint(
             f"'perdure history {thread}' lists them"
         )
         raise NotFound(msg, thread=thread, checkpoint=checkpoint, newest=newest)
-    return found
+    return replace(found, thread=of_thread)
 
 
 async def _pruned(

@@ -29,6 +29,14 @@ REPEATED = (
     "put_pages",
     "put_keys",
     "rewrap_key",
+    "begin_erasure",
+    "erase_run",
+    "drop_keys",
+    "end_erasure",
+    "find_erasures",
+    "find_threads",
+    "note_export",
+    "find_exports",
     "read_keys",
     "post",
     "answer",
@@ -88,6 +96,8 @@ PASSED_ON = (
     "drop_schedule",
     "drop_tag",
     "drop_quota",
+    "scrub",
+    "count_bytes",
 )
 """Calls that are made once."""
 

@@ -236,6 +236,7 @@ class Runtime(Orders, Travels):
         priority: int = 0,
         delay: dt.timedelta | float | None = None,
         on_busy: OnBusy | str = OnBusy.QUEUE,
+        subject: str | None = None,
     ) -> Run:
         """Start a run; it is durable when this returns.
 
@@ -248,6 +249,9 @@ class Runtime(Orders, Travels):
             priority: higher is claimed first.
             delay: timedelta or seconds before it may run.
             on_busy: "queue" behind an unfinished run of the thread, "reject", or "cancel" that one.
+            subject: whom the thread is about, for erasure: a name for a person, as a thread id is
+                one for a conversation. The first one that a thread is told stays; its forks and
+                children are about the same.
 
         Raises:
             UpdateInvalid, ValueUnserializable: the input does not fit, names the field; nothing was
@@ -255,6 +259,7 @@ class Runtime(Orders, Travels):
             StartKeyReused: the key was used with another input.
             ThreadBusy: on_busy="reject" and the thread has an unfinished run.
             QuotaExceeded, StoreFull: there is no room for another run; nothing was written.
+            Conflict: the thread is about another subject; nothing was written.
         """
         leased_s = self.engine.services.clock.monotonic_s()
         new = await self._prepare(
@@ -266,6 +271,7 @@ class Runtime(Orders, Travels):
             priority=priority,
             delay=delay,
             on_busy=on_busy,
+            subject=subject,
         )
         started = await self._start(new, leased_s)
         return Run(self, started.row.run_id, started.row.thread)
@@ -281,6 +287,7 @@ class Runtime(Orders, Travels):
         priority: int,
         delay: dt.timedelta | float | None,
         on_busy: OnBusy | str,
+        subject: str | None,
     ) -> NewRun:
         engine = self.engine
         plan = engine.plan_of(graph)
@@ -297,11 +304,12 @@ class Runtime(Orders, Travels):
             delay_s=0.0 if delay is None else seconds(delay, "delay"),
             is_first=is_first,
             take=self.worker is not None and self.worker.has_room,
+            subject=subject,
         )
 
     async def _is_new(self, tenant: str, thread: str) -> bool:
         row = await self.engine.store.read_thread(TenantId(tenant), ThreadId(thread))
-        return row is None or row.checkpoint == 0
+        return row is None or not row.graph  # of the newest checkpoint: there is none
 
     async def _start(self, new: NewRun, leased_s: float) -> Started:
         await self.engine.capacity.check(new.tenant)

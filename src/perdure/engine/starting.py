@@ -54,6 +54,7 @@ def new_run(
     parent: tuple[str, str] | None = None,
     is_first: bool | None = None,
     take: bool = False,
+    subject: str | None = None,
 ) -> NewRun:
     """Return the run to create, with its encoded start record.
 
@@ -70,6 +71,7 @@ def new_run(
         parent: run id and call id of the spawn, for a child.
         is_first: whether the thread has no state yet; None: a fresh thread if no thread is named.
         take: whether this worker may take its lease in the same transaction.
+        subject: whom the thread is about.
 
     Raises:
         UpdateInvalid: the input does not fit the state; names the field.
@@ -97,7 +99,9 @@ def new_run(
         plan.version,
         writes,
         start_key,
-        *(parent or (None, None)),
+        parent=None if parent is None else parent[0],
+        parent_call=None if parent is None else parent[1],
+        subject=None if subject is None else checked_name(subject, "subject"),
     )
     return finish_new_run(
         engine,
@@ -121,8 +125,12 @@ def finish_new_run(
     priority: int = 0,
     ready_at_us: int = 0,
     take: bool = False,
+    origin: tuple[str, int] | None = None,
 ) -> NewRun:
-    """Return the run to create for a start record."""
+    """Return the run to create for a start record.
+
+    `origin`: the thread that its state is from, and how many runs of that had been erased then.
+    """
     held, pages = paged_writes(record.input)
     encoded = [encode_record(replace(record, input=held) if pages else record)]
     return NewRun(
@@ -144,6 +152,9 @@ def finish_new_run(
         take_for=engine.worker_id if take and engine.worker_id else None,  # type: ignore[arg-type]  # a WorkerId as str
         lease_until_us=engine.lease_until_us(),
         pages=pages,
+        subject=record.subject,
+        origin=None if origin is None else ThreadId(origin[0]),
+        origin_erased=0 if origin is None else origin[1],
     )
 
 

@@ -12,9 +12,10 @@ from perdure.engine.branches import fork_origin
 from perdure.engine.compare import started_of
 from perdure.engine.environment import Environment
 from perdure.engine.limits import FORK_DEPTH_MAX, FORKS_SCANNED_MAX, SCAN_PAGE
+from perdure.engine.living import living_runs
 from perdure.engine.story import Story, tell
 from perdure.engine.tagging import Tag, tags_of
-from perdure.errors import NotFound
+from perdure.errors import RecordErased
 from perdure.ids import TenantId, ThreadId
 from perdure.model import RunRow
 from perdure.store.api import RunQuery
@@ -68,13 +69,7 @@ async def tree_of(engine: Environment, tenant: TenantId, thread: ThreadId) -> Th
     Raises:
         NotFound: no such thread.
     """
-    rows = await engine.store.read_thread_runs(tenant, thread, from_ordinal=1)
-    if not rows:
-        msg = (
-            f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps --all' lists the runs and "
-            "their threads"
-        )
-        raise NotFound(msg, thread=thread)
+    rows = await living_runs(engine.store, tenant, thread)
     search = _Search(engine, tenant, rows[0].created_at_us)
     found = await _tree(search, rows, 0)
     found.is_complete = search.is_complete
@@ -93,7 +88,7 @@ async def _tree(search: "_Search", rows: list[RunRow], depth: int) -> ThreadTree
     for checkpoint, row in search.forks_of(thread):
         inner = None
         if depth < FORK_DEPTH_MAX:
-            own = await engine.store.read_thread_runs(tenant, row.thread, from_ordinal=1)
+            own = await living_runs(engine.store, tenant, row.thread)
             inner = await _tree(search, own, depth + 1)
         forks.append(ForkSeen(checkpoint=checkpoint, row=row, tree=inner))
     return ThreadTree(
@@ -144,7 +139,10 @@ class _Search:
             checkpoint, thread = origin
             self._forks.setdefault(thread, []).append((checkpoint, row))
         elif not row.input_digest:
-            started = await started_of(self.engine, row)
+            try:
+                started = await started_of(self.engine, row)
+            except RecordErased:
+                return
             if started.origin_thread is not None and started.origin_checkpoint is not None:
                 found = self._forks.setdefault(started.origin_thread, [])
                 found.append((started.origin_checkpoint, row))

@@ -9,6 +9,7 @@ from perdure.codec import describe
 from perdure.core import fold
 from perdure.engine.edge import INT_MAX, is_text
 from perdure.engine.environment import Environment
+from perdure.engine.living import living_runs
 from perdure.engine.loading import decode_cells, load_checkpoint, read_kept, resumed
 from perdure.engine.patch import patch
 from perdure.engine.waits import as_datetime
@@ -149,13 +150,7 @@ def entry_of(row: EffectRow) -> LedgerEntry:
 
 async def history(engine: Environment, tenant: TenantId, thread: ThreadId) -> list[Checkpoint]:
     """Return the thread's checkpoints, newest first; those that were pruned are left out."""
-    runs = await engine.store.read_thread_runs(tenant, thread, from_ordinal=1)
-    if not runs:
-        msg = (
-            f"no thread {thread!r} for tenant {tenant!r}; 'perdure ps --all' lists the runs and "
-            "their threads"
-        )
-        raise NotFound(msg, thread=thread)
+    runs = await living_runs(engine.store, tenant, thread)
     found: list[Checkpoint] = []
     versions: dict[str, int] = {}
     for run in runs:

@@ -307,7 +307,7 @@ class Contents:
             prev_hash=block.prev_hash,
             hash=block.hash,
         )
-        self._run.close_pages()
+        self._close_pages(self._run, self._begun)
         self._run.frame(frame)
         tip = self._tips.get(frame.run_id)
         if tip is not None and self._run.trusted_seq == tip.last_seq:
@@ -320,10 +320,16 @@ class Contents:
         self._run.page(block.name, block.body)
         return True
 
+    def _close_pages(self, run: RunCheck, begun: RunBegins) -> None:
+        row = None if self._thread is None else self._thread.row
+        if row is not None and begun.ordinal <= row.erased:
+            self._pages.drop()  # an erasure was under way: what it erases lacks its pages first
+        run.close_pages()
+
     def _take_row(self, block: RunOf) -> bool:
-        if self._run is None or self._row is not None:
+        if self._run is None or self._begun is None or self._row is not None:
             return False
-        self._run.close_pages()
+        self._close_pages(self._run, self._begun)
         self._row = block
         if block.is_settled:
             self._run.row(block.row)

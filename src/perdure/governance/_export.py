@@ -42,7 +42,7 @@ from perdure.governance._verify import (
 )
 from perdure.governance.limits import ROWS_MAX, SETTLE_TRIES
 from perdure.ids import RunId, TenantId, ThreadId
-from perdure.model import AskRow, EffectRow, FrameRow, RunRow
+from perdure.model import AskRow, EffectRow, ExportRow, FrameRow, RunRow
 from perdure.store.api import Store
 
 
@@ -95,7 +95,7 @@ async def export(
     try:
         scope = Head(
             made_at_us=runtime.engine.now_us(),
-            perdure=_version(),
+            perdure=perdure_version(),
             tenant=tenant or "",
             thread=thread or "",
             run_id=run_id or "",
@@ -108,6 +108,8 @@ async def export(
             async for owner, line in threads_of(exporting.store, thread=thread, tenant=tenant):
                 await exporting.thread(owner, line)
         exporting.close(key)
+        # Before the file is there: who erases must know of every one that may exist.
+        await exporting.store.note_export(_noted(scope, exporting))
         await asyncio.to_thread(output.keep)
     except BaseException:
         output.drop()
@@ -115,7 +117,18 @@ async def export(
     return output.done
 
 
-def _version() -> str:
+def _noted(scope: Head, exporting: "_Exporting") -> ExportRow:
+    return ExportRow(
+        export_id=exporting.digest.hex(),
+        tenant=exporting.tenant if scope.thread or scope.run_id else scope.tenant,
+        thread=exporting.only_thread if scope.thread or scope.run_id else "",
+        run_id=scope.run_id,
+        made_at_us=scope.made_at_us,
+        signed_by=exporting.signed_by,
+    )
+
+
+def perdure_version() -> str:
     """Return which Perdure writes the file."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # slow to import
 
@@ -187,12 +200,21 @@ class _Exporting:
         """Write blocks of what the store holds."""
         self.store = store
         self.writer = writer
+        self.digest = b""
+        self.tenant = ""
+        self.only_thread = ""
         self._done = done
         self._on_progress = on_progress
         self._pages = PageNeeds()
 
+    @property
+    def signed_by(self) -> str:
+        """Fingerprint of the key that signed it."""
+        return self._done.signed_by
+
     async def thread(self, tenant: TenantId, thread: ThreadId) -> None:
         """Write a thread with all its runs."""
+        self.tenant, self.only_thread = tenant, thread
         self._pages = PageNeeds()
         row = await self.store.read_thread(tenant, thread)
         self.writer.block(ThreadOf(tenant, thread, True, row))  # noqa: FBT003  # is_whole
@@ -202,6 +224,7 @@ class _Exporting:
 
     async def run_alone(self, row: RunRow) -> None:
         """Write one run."""
+        self.tenant, self.only_thread = row.tenant, row.thread
         thread = await self.store.read_thread(row.tenant, row.thread)
         self.writer.block(ThreadOf(row.tenant, row.thread, False, thread))  # noqa: FBT003  # is_whole
         self._done.threads += 1
@@ -266,7 +289,7 @@ class _Exporting:
 
     def close(self, key: SigningKey | None) -> None:
         """Write the end and the signature."""
-        digest = self.writer.end()
+        digest = self.digest = self.writer.end()
         if key is None:
             self.writer.block(Unsigned())
         else:

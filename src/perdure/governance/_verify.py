@@ -302,7 +302,9 @@ class _Audit:
         check.base(await self._thread_row(row.tenant, row.thread), settled, of_run)
         self._on_progress(self.report)
 
-    async def _frames(self, check: RunCheck, pages: PageNeeds) -> None:
+    async def _frames(
+        self, check: RunCheck, pages: PageNeeds, *, row: RunRow | None = None
+    ) -> None:
         """Take in the frames from where a check stands on, and their pages."""
         async for frame in frames_of(self.store, check.run_id, check.next_seq):
             check.frame(frame)
@@ -310,7 +312,15 @@ class _Audit:
             tenant = check.tenant or ("" if started is None else started.tenant)
             async for name, body in pages_of(self.store, TenantId(tenant), pages):
                 check.page(name, body)
-            check.close_pages()
+            await self._close_pages(row, check, pages)
+
+    async def _close_pages(self, row: RunRow | None, check: RunCheck, pages: PageNeeds) -> None:
+        """Report pages that are missing, unless an erasure of the run is under way."""
+        if pages.wanted and row is not None:
+            thread = await self._thread_row(row.tenant, row.thread)
+            if thread is not None and row.ordinal <= thread.erased:
+                pages.drop()
+        check.close_pages()
 
     async def _run(self, row: RunRow, pages: PageNeeds) -> tuple[RunRow, RunCheck]:
         """Verify a run's journal and rows; return its row as it was compared."""
@@ -319,7 +329,7 @@ class _Audit:
         asks: list[AskRow] = []
         is_settled = False
         for _try in range(SETTLE_TRIES):
-            await self._frames(check, pages)
+            await self._frames(check, pages, row=row)
             try:
                 effects, asks = await rows_of(self.store, row.run_id)
                 again = await run_row(self.store, row.run_id)

@@ -51,3 +51,30 @@ PLAN_TRIES = 5
 
 COLLECT_TRIES = 5
 """How often a collection is begun anew after somebody else's erasure or collection ended it."""
+
+SUBJECT_PAGE = 1_000
+"""Threads of a subject that are read at once."""
+
+NEEDLES_MAX = 64
+"""Pieces of what was erased that are looked for afterwards: each is a pass over the store."""
+
+NEEDLE_NAMES_MAX = 1_000
+"""Names of threads that no piece may hold, as they stay: each piece is compared with all."""
+
+NEEDLE_BYTES_MIN = 12
+"""Shortest of them: shorter ones are found by chance, or in others' data."""
+
+NEEDLE_BYTES_MAX = 32
+"""Longest of them: more proves nothing more, and may be cut in two by the pages of a file."""
+
+ERASED_THREADS_MAX = 10_000
+"""Threads of one erasure in the store: bounds its row and its first transaction."""
+
+FRAMES_ERASED = 64
+"""Frames erased in one transaction."""
+
+END_TRIES = 100
+"""Rounds in which unfinished runs of an erasure are ended: each frees those that stood behind."""
+
+RECEIPT_BYTES_MAX = 64 * 1024 * 1024
+"""Largest receipt that is read: 10,000 threads and their effects take a few MB."""

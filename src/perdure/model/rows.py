@@ -112,8 +112,11 @@ class ThreadRow(msgspec.Struct, frozen=True, kw_only=True):
         base_ordinal: run (by ordinal) that holds the newest snapshot record of the whole state; 0:
             the thread has no state yet and the line starts at its first run.
         base_seq: seq of that record.
-        graph: name of the graph that wrote the newest checkpoint.
         pruned_at_us: when records of the thread were erased last; 0: never.
+        graph: name of the graph that wrote the newest checkpoint; empty: it has no state (yet, or
+            any more, after an erasure).
+        erased: its runs up to this ordinal are erased, or an erasure of them is under way.
+        subject: whom it is about, by the caller's name for them; None: nobody said so.
     """
 
     tenant: TenantId
@@ -124,6 +127,8 @@ class ThreadRow(msgspec.Struct, frozen=True, kw_only=True):
     base_seq: int = 0
     graph: str = ""
     pruned_at_us: int = 0
+    erased: int = 0
+    subject: str | None = None
 
 
 class FrameRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,6 +328,10 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
             unqueued.
         lease_until_us: end of that lease.
         pages: what its first record refers to; durable no later than the run.
+        subject: whom the thread is about; the first one that a thread is told stays.
+        origin: the thread whose state is in the first record (of a fork, a rollback).
+        origin_erased: `ThreadRow.erased` of that thread when its state was read.
+        sealed_by: key id of the thread's data key that sealed the first frame; empty: none.
     """
 
     run_id: RunId
@@ -343,3 +352,64 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     take_for: WorkerId | None = None
     lease_until_us: int = 0
     pages: tuple[Page, ...] = ()
+    subject: str | None = None
+    origin: ThreadId | None = None
+    origin_erased: int = 0
+    sealed_by: str = ""
+
+
+class ErasedThread(msgspec.Struct, frozen=True, array_like=True):
+    """A thread of an erasure, and the ordinal of the newest run that it erases."""
+
+    thread: str
+    through: int = 0
+
+
+class ErasureRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An erasure: first the intent, then the mark that it was done.
+
+    Attributes:
+        threads: what is erased; the store says how far when the erasure begins.
+        subject: whom it was asked for; empty: it was asked for by thread.
+        by: who asked for it.
+        ended_at_us: None: it is under way, or was interrupted.
+    """
+
+    erasure_id: str
+    tenant: TenantId
+    threads: tuple[ErasedThread, ...]
+    subject: str = ""
+    by: str = ""
+    begun_at_us: int = 0
+    ended_at_us: int | None = None
+
+
+class ErasureBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of beginning an erasure.
+
+    Attributes:
+        row: the erasure, with how far each thread is erased; None: nothing was written.
+        unfinished: runs of its threads that have not ended.
+        other: an erasure of one of its threads that is under way.
+    """
+
+    row: ErasureRow | None = None
+    unfinished: tuple[RunId, ...] = ()
+    other: ErasureRow | None = None
+
+
+class ExportRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An export that was made, so that who erases knows of it.
+
+    Attributes:
+        export_id: digest of the file's blocks, hexadecimal, as the file itself says it.
+        tenant, thread, run_id: what is in it; empty: all.
+        signed_by: fingerprint of the key that signed it; empty: none.
+    """
+
+    export_id: str
+    tenant: str = ""
+    thread: str = ""
+    run_id: str = ""
+    made_at_us: int = 0
+    signed_by: str = ""

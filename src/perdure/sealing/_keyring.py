@@ -93,6 +93,27 @@ class Keyring:
             self._known.move_to_end(scope)
         return found
 
+    def forget(self, scopes: Iterable[Scope]) -> bool:
+        """Forget the keys of scopes, which others may have replaced; return whether any was known.
+
+        An erasure gives a thread another key. Who holds a run of the thread that came after it has
+        read a frame of that run, or has written the first: so it knows that key, or does not know
+        the one that a frame names, and loads the thread's keys again.
+        """
+        gone = [self._known.pop(scope, None) for scope in scopes]
+        return any(keys is not None for keys in gone)
+
+    async def renew(self, scopes: Iterable[Scope]) -> None:
+        """Make one more key for each scope that has one: it seals from now on, the others read."""
+        wanted = list(dict.fromkeys(scopes))
+        for at in range(0, len(wanted), KEYS_MAX):
+            rows = await self._store.read_keys(wanted[at : at + KEYS_MAX])
+            newest = {(row.tenant, row.scope): row.number for row in rows}
+            new = [await self._new(scope, number + 1) for scope, number in newest.items()]
+            if new:
+                await self._store.put_keys(new)
+        self.forget(wanted)
+
     async def load(self, scopes: Iterable[Scope], *, make: bool = False) -> dict[Scope, ScopeKeys]:
         """Return the keys of scopes; `make`: with new ones where there are none.
 
@@ -132,7 +153,7 @@ class Keyring:
                 self._known.popitem(last=False)
         return found
 
-    async def _new(self, scope: Scope) -> KeyRow:
+    async def _new(self, scope: Scope, number: int = 1) -> KeyRow:
         entropy, provider = self._services.entropy, self._provider
         wrapped_by = await provider.current()
         key_id = entropy(KEY_ID_BYTES).hex()
@@ -140,7 +161,7 @@ class Keyring:
         row = KeyRow(
             tenant=tenant,
             scope=name,
-            number=1,
+            number=number,
             key_id=key_id,
             wrapped=b"",
             wrapped_by=wrapped_by,

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from perdure.codec import is_erased
 from perdure.model import (
     AskRow,
     EffectRow,
@@ -44,6 +45,7 @@ def sealed_run(run: NewRun, seals: Seals) -> NewRun:
         input_digest=seals.seal_name(run.input_digest, "input digest", named_by),
         first_body=seals.seal(run.first_body, "journal frame", (run.run_id, 1)),
         pages=sealed_pages(run.pages, seals),
+        sealed_by=seals.key_id,
     )
 
 
@@ -112,7 +114,9 @@ def unsealed_failure(failure: Failure | None, record: Record, seals: Seals) -> F
 
 
 def unsealed_frame(frame: FrameRow, seals: Seals) -> FrameRow:
-    """Return a frame with its body."""
+    """Return a frame with its body; digests of what was erased are not sealed."""
+    if is_erased(frame.body):
+        return frame
     body = seals.unseal(frame.body, "journal frame", (frame.run_id, frame.first_seq))
     return replace(frame, body=body)
 

@@ -118,6 +118,11 @@ class Seals:
     # -- both --------------------------------------------------------------------------------------
 
     @property
+    def key_id(self) -> str:
+        """Identity of the key that seals the thread's rows now, as its row has it."""
+        return self._keys(self._own, self._scope).newest.id.hex()
+
+    @property
     def _scope(self) -> tuple[TenantId, str]:
         return thread_scope(self.tenant, self.thread)
 

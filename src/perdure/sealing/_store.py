@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from perdure.clock import Services
 from perdure.codec import SEALED_BYTE
-from perdure.errors import KeyMissing, NotFound, SealBroken, StartKeyReused
+from perdure.errors import Conflict, KeyMissing, NotFound, SealBroken, StartKeyReused
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
     Append,
@@ -31,6 +31,8 @@ from perdure.model import (
     Change,
     EffectPut,
     EffectRow,
+    ErasureBegun,
+    ErasureRow,
     FrameRow,
     KeyTaken,
     Mail,
@@ -50,7 +52,7 @@ from perdure.sealing._keyring import Keyring, Scope, tenant_scope, thread_scope
 from perdure.sealing._providers import KeyProvider
 from perdure.sealing._retention import SealedRetention
 from perdure.sealing._seals import Seals
-from perdure.sealing.limits import PLACES_MAX, TOLD_MAX
+from perdure.sealing.limits import PLACES_MAX, RENEWALS_MAX, TOLD_MAX
 from perdure.store.api import (
     Answered,
     AskQuery,
@@ -68,6 +70,9 @@ _log = logging.getLogger("perdure.sealing")
 
 Where = tuple[TenantId, ThreadId]
 """A thread, by tenant and name."""
+
+SealsOf = Callable[[Where], Seals]
+"""Gives the seals of a thread whose keys are loaded."""
 
 Found = TypeVar("Found")
 Place = TypeVar("Place", RunRow, EffectRow, AskRow, Append, NewRun)
@@ -114,7 +119,7 @@ class SealedStore(SealedRetention):
 
     async def _seals(
         self, wheres: Iterable[Where], *, make: bool = False, shared_only: bool = False
-    ) -> Callable[[Where], Seals]:
+    ) -> "SealsOf":
         """Return the seals of threads, their keys loaded."""
         wheres = dict.fromkeys(wheres)
         scopes: list[Scope] = [tenant_scope(tenant) for tenant, _ in wheres]
@@ -133,6 +138,25 @@ class SealedStore(SealedRetention):
             )
 
         return seals_of
+
+    async def _reading(self, wheres: Iterable[Where], read: Callable[[SealsOf], Found]) -> Found:
+        """Return what is read with the seals of threads; with their keys of now, if it must be.
+
+        Raises:
+            SealBroken: it can't be read with those either.
+        """
+        places = list(wheres)
+        try:
+            return read(await self._seals(places))
+        except SealBroken:
+            if not self.keyring.forget(thread_scope(*where) for where in places):
+                raise
+        return read(await self._seals(places))
+
+    async def _current_seals(self, where: Where) -> Seals:
+        """Return a thread's seals for a write that no journal was read before."""
+        self.keyring.forget([thread_scope(*where)])
+        return (await self._seals([where]))(where)
 
     async def _tenant_seals(self, tenant: TenantId, *, make: bool = False) -> Seals:
         where = (tenant, ThreadId(""))
@@ -163,9 +187,14 @@ class SealedStore(SealedRetention):
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, after the keys of their threads; see `Store.start`."""
-        seals = await self._seals(map(_where, runs), make=True)
-        stored = [rows.sealed_run(run, seals(_where(run))) for run in runs]
-        outcomes = await self.inner.start(stored)
+        stored, outcomes = await self._start(runs)
+        for _try in range(RENEWALS_MAX):
+            late = [n for n, each in enumerate(outcomes) if _is_late(each)]
+            if not late:
+                break
+            self.keyring.forget(thread_scope(*_where(runs[n])) for n in late)
+            for n, new, each in zip(late, *await self._start([runs[n] for n in late]), strict=True):
+                stored[n], outcomes[n] = new, each
         found = [each.row for each in outcomes if isinstance(each, Started)]
         plain = iter(await self._plain_runs(found))
         return [
@@ -175,17 +204,30 @@ class SealedStore(SealedRetention):
             for outcome, new, old in zip(outcomes, stored, runs, strict=True)
         ]
 
+    async def _start(
+        self, runs: Sequence[NewRun]
+    ) -> tuple[list[NewRun], list[Started | Exception]]:
+        """Return runs as they are stored, and what became of their starts."""
+        seals = await self._seals(map(_where, runs), make=True)
+        stored = [rows.sealed_run(run, seals(_where(run))) for run in runs]
+        return stored, await self.inner.start(stored)
+
     async def _plain_runs(self, found: Sequence[RunRow]) -> list[RunRow]:
         for row in found:
             self._remember(row.run_id, _where(row))
         own = [_where(row) for row in found if rows.needs_own_key(row)]
         others = [_where(row) for row in found if not rows.needs_own_key(row)]
-        of_own = await self._seals(own)
         of_others = await self._seals(others, shared_only=True)
-        return [
-            rows.unsealed_run(row, (of_own if rows.needs_own_key(row) else of_others)(_where(row)))
-            for row in found
-        ]
+
+        def read(of_own: SealsOf) -> list[RunRow]:
+            return [
+                rows.unsealed_run(
+                    row, (of_own if rows.needs_own_key(row) else of_others)(_where(row))
+                )
+                for row in found
+            ]
+
+        return await self._reading(own, read)
 
     async def _claimed(self, found: Sequence[RunRow]) -> list[RunRow]:
         """Return rows that are taken already: one that can't be unsealed holds up no other.
@@ -258,8 +300,10 @@ class SealedStore(SealedRetention):
         where = await self._place(run_id) if found else None
         if where is None:
             return found
-        seals = (await self._seals([where]))(where)
-        return [rows.unsealed_frame(frame, seals) for frame in found]
+        place = where
+        return await self._reading(
+            [place], lambda of: [rows.unsealed_frame(frame, of(place)) for frame in found]
+        )
 
     async def scan_frames(self, run_id: RunId, *, from_seq: int, limit: int) -> list[FrameRow]:
         """Return frames as they are; see `Store.scan_frames`.
@@ -271,7 +315,7 @@ class SealedStore(SealedRetention):
         where = await self._place(run_id) if found else None
         if where is None:
             return found
-        seals = (await self._seals([where]))(where)
+        seals = await self._current_seals(where)
         plain = []
         for frame in found:
             try:
@@ -362,6 +406,23 @@ class SealedStore(SealedRetention):
         seals = await self._tenant_seals(tenant, make=True)
         await self.inner.put_pages(tenant, rows.sealed_pages(tuple(pages), seals))
 
+    # -- erasures ----------------------------------------------------------------------------------
+
+    async def begin_erasure(self, erasure: ErasureRow) -> ErasureBegun:
+        """Begin an erasure, after a new key for each thread; see `ErasingStore.begin_erasure`.
+
+        Whoever starts a run on one of them afterwards seals it with that key, or is refused: so the
+        keys before it seal nothing but what is erased.
+        """
+        scopes = [thread_scope(erasure.tenant, ThreadId(each.thread)) for each in erasure.threads]
+        await self.keyring.renew(scopes)
+        return await self.inner.begin_erasure(erasure)
+
+    async def drop_keys(self, tenant: TenantId, threads: Sequence[ThreadId]) -> int:
+        """Remove all data keys of threads but the newest; see `ErasingStore.drop_keys`."""
+        self.keyring.forget(thread_scope(tenant, thread) for thread in threads)
+        return await self.inner.drop_keys(tenant, threads)
+
     async def read_pages(self, tenant: TenantId, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the bodies of the tenant's pages by hash; see `Store.read_pages`."""
         if not hashes:
@@ -379,7 +440,7 @@ class SealedStore(SealedRetention):
     async def post(self, mail: Mail) -> RunRow:
         """Store a message for an unfinished run and wake it; see `Store.post`."""
         where = _found(await self._place(mail.run_id), "run", mail.run_id)
-        seals = (await self._seals([where]))(where)
+        seals = await self._current_seals(where)
         row = await self.inner.post(rows.sealed_mail(mail, seals))
         return (await self._plain_runs([row]))[0]
 
@@ -412,15 +473,17 @@ class SealedStore(SealedRetention):
         for mail in found:
             where = await self._place(mail.run_id)
             wheres[mail.run_id] = _found(where, "run", mail.run_id)
-        seals = await self._seals(wheres.values())
-        return [rows.unsealed_mail(mail, seals(wheres[mail.run_id])) for mail in found]
+        return await self._reading(
+            wheres.values(),
+            lambda of: [rows.unsealed_mail(mail, of(wheres[mail.run_id])) for mail in found],
+        )
 
     # -- asks --------------------------------------------------------------------------------------
 
     async def answer(self, ask_id: AskId, *, value_wire: bytes, by: str, at_us: int) -> Answered:
         """Answer an open ask once; see `Store.answer`."""
         row = _found(await self.inner.read_ask(ask_id), "ask", ask_id)
-        seals = (await self._seals([_where(row)]))(_where(row))
+        seals = await self._current_seals(_where(row))
         answered = await self.inner.answer(
             ask_id,
             value_wire=rows.sealed_answer(row, value_wire, seals),
@@ -443,8 +506,9 @@ class SealedStore(SealedRetention):
         return await self._plain_asks(await self.inner.find_asks(query))
 
     async def _plain_asks(self, found: list[AskRow]) -> list[AskRow]:
-        seals = await self._seals(map(_where, found))
-        return [rows.unsealed_ask(row, seals(_where(row))) for row in found]
+        return await self._reading(
+            map(_where, found), lambda of: [rows.unsealed_ask(r, of(_where(r))) for r in found]
+        )
 
     # -- effects -----------------------------------------------------------------------------------
 
@@ -453,7 +517,7 @@ class SealedStore(SealedRetention):
     ) -> Decided:
         """Decide an uncertain effect once; see `Store.decide`."""
         row = _found(await self.inner.read_effect(effect_id), "effect", effect_id)
-        seals = (await self._seals([_where(row)]))(_where(row))
+        seals = await self._current_seals(_where(row))
         decided = await self.inner.decide(
             effect_id,
             happened=happened,
@@ -481,8 +545,9 @@ class SealedStore(SealedRetention):
         return await self._plain_effects(await self.inner.find_effects(query))
 
     async def _plain_effects(self, found: list[EffectRow]) -> list[EffectRow]:
-        seals = await self._seals(map(_where, found))
-        return [rows.unsealed_effect(row, seals(_where(row))) for row in found]
+        return await self._reading(
+            map(_where, found), lambda of: [rows.unsealed_effect(r, of(_where(r))) for r in found]
+        )
 
     # -- schedules ---------------------------------------------------------------------------------
 
@@ -509,6 +574,11 @@ class SealedStore(SealedRetention):
                     raise
                 self._tell(f"schedule {row.name} of tenant {row.tenant}", error)
         return plain
+
+
+def _is_late(outcome: Started | Exception) -> bool:
+    """Return whether a start was sealed with a key that is not the newest any more."""
+    return isinstance(outcome, Conflict) and "sealed_by" in outcome.fields
 
 
 def _where(row: Place) -> Where:

@@ -23,3 +23,6 @@ ROTATION_PASSES_MAX = 100
 
 TOLD_MAX = 10_000
 """Rows that can't be unsealed and whose log line is remembered, so that it is not repeated."""
+
+RENEWALS_MAX = 5
+"""How often a start is sealed anew whose thread got another data key meanwhile."""

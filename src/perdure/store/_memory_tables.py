@@ -12,6 +12,8 @@ from perdure.model import (
     AskRow,
     CopyRow,
     EffectRow,
+    ErasureRow,
+    ExportRow,
     FrameRow,
     KeyRow,
     LimitRow,
@@ -59,6 +61,8 @@ class Tables:
         self.limits: dict[tuple[TenantId, str], LimitRow] = {}
         self.buckets: dict[tuple[TenantId, str], int] = {}
         self.schedules: dict[tuple[TenantId, str], ScheduleRow] = {}
+        self.erasures: dict[str, ErasureRow] = {}
+        self.exports: dict[str, ExportRow] = {}
         self.last_mail_id = 0
         self.writes = 0
         self.lock = RLock()
@@ -84,6 +88,10 @@ class Tables:
             self.drop(self.due, row.run_id)
         else:
             self.put(self.due, row.run_id, row.ready_at_us)
+
+    def all_rows(self) -> list[dict[Any, Any]]:
+        """Return every table."""
+        return [table for table in vars(self).values() if type(table) is dict]
 
     def next_mail_id(self) -> int:
         """Return an id that was never given before, also not by an operation that was undone."""

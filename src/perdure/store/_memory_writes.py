@@ -43,6 +43,7 @@ from perdure.model import (
     ThreadBased,
     ThreadRow,
 )
+from perdure.store import _memory_erasing as erasing
 from perdure.store import _memory_orders as orders
 from perdure.store import _rules as rules
 from perdure.store._memory_retention import note_copy
@@ -59,6 +60,9 @@ def start_one(tables: Tables, run: NewRun) -> Started | Exception:
     known = _known(tables, run)
     if known is not None:
         return known
+    refused = erasing.refused_start(tables, run)
+    if refused is not None:
+        return refused
     unfinished = _unfinished(tables, run.tenant, run.thread)
     if rules.is_refused(run, is_busy=bool(unfinished)):
         return rules.thread_busy(run, unfinished[0])
@@ -103,7 +107,11 @@ def _cancel_all(tables: Tables, run: NewRun, unfinished: list[RunRow]) -> tuple[
 def _insert(tables: Tables, run: NewRun, *, is_busy: bool, may_take: bool = False) -> RunRow:
     key = (run.tenant, run.thread)
     thread = tables.threads.get(key, ThreadRow(tenant=run.tenant, thread=run.thread))
-    thread = replace(thread, last_ordinal=thread.last_ordinal + 1)
+    thread = replace(
+        thread,
+        last_ordinal=thread.last_ordinal + 1,
+        subject=run.subject if thread.subject is None else thread.subject,
+    )
     row = rules.first_row(
         run,
         ordinal=thread.last_ordinal,
@@ -122,8 +130,8 @@ def _insert(tables: Tables, run: NewRun, *, is_busy: bool, may_take: bool = Fals
     return row
 
 
-def _spawn(tables: Tables, _row: RunRow, _item: Append, change: RunSpawned) -> None:
-    run = rules.spawned(change.run)
+def _spawn(tables: Tables, row: RunRow, _item: Append, change: RunSpawned) -> None:
+    run = rules.spawned(erasing.inherited(tables, row, change))
     if run.run_id not in tables.runs:
         unfinished = _unfinished(tables, run.tenant, run.thread)
         _cancel_all(tables, run, unfinished)

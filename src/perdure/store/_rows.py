@@ -14,6 +14,9 @@ from perdure.model import (
     EffectKind,
     EffectRow,
     EffectState,
+    ErasedThread,
+    ErasureRow,
+    ExportRow,
     Failure,
     FrameRow,
     GraphShape,
@@ -38,12 +41,15 @@ _decode_any = msgspec.msgpack.Decoder().decode
 _decode_waits = msgspec.msgpack.Decoder(tuple[Wait, ...]).decode
 _decode_failure = msgspec.msgpack.Decoder(Failure).decode
 _decode_shapes = msgspec.msgpack.Decoder(tuple[GraphShape, ...]).decode
+_decode_erased = msgspec.msgpack.Decoder(tuple[ErasedThread, ...]).decode
 _decode_graphs = msgspec.msgpack.Decoder(tuple[tuple[str, int], ...]).decode
 
 RUN_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(RunRow))
 """The columns of a run in the order of `RunRow`."""
 
 KEY_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(KeyRow))
+ERASURE_COLUMNS = "erasure_id, tenant, threads, subject, by_whom, begun_at_us, ended_at_us"
+EXPORT_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(ExportRow))
 THREAD_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(ThreadRow))
 WORKER_COLUMNS = ", ".join(field.name for field in msgspec.structs.fields(WorkerRow))
 
@@ -194,7 +200,41 @@ def thread_row(row: Row) -> ThreadRow:
         base_seq=row[5],
         graph=row[6],
         pruned_at_us=row[7],
+        erased=row[8],
+        subject=row[9],
     )
+
+
+def erasure_params(row: ErasureRow) -> tuple[Any, ...]:
+    """Return the parameters for `ERASURE_COLUMNS`."""
+    ends = (row.begun_at_us, row.ended_at_us)
+    return (row.erasure_id, row.tenant, _encode(row.threads), row.subject, row.by, *ends)
+
+
+@_readable
+def erasure_row(row: Row) -> ErasureRow:
+    """Return the erasure of a row with `ERASURE_COLUMNS`."""
+    return ErasureRow(
+        erasure_id=row[0],
+        tenant=row[1],
+        threads=_decode_erased(row[2]),
+        subject=row[3],
+        by=row[4],
+        begun_at_us=row[5],
+        ended_at_us=row[6],
+    )
+
+
+def export_params(row: ExportRow) -> tuple[Any, ...]:
+    """Return the parameters for `EXPORT_COLUMNS`."""
+    return msgspec.structs.astuple(row)
+
+
+@_readable
+def export_row(row: Row) -> ExportRow:
+    """Return the export of a row with `EXPORT_COLUMNS`."""
+    names = (field.name for field in msgspec.structs.fields(ExportRow))
+    return ExportRow(**dict(zip(names, row, strict=True)))
 
 
 @_readable

@@ -63,6 +63,7 @@ from perdure.model import (
     ThreadRow,
     WorkerRow,
 )
+from perdure.store.erasing_api import ErasingStore
 from perdure.store.retention import RetentionStore
 
 
@@ -161,7 +162,7 @@ class Transaction(Protocol):
         """
 
 
-class Store(RetentionStore, Protocol):
+class Store(RetentionStore, ErasingStore, Protocol):
     """A place where runs live. All methods are coroutines; one object serves one event loop."""
 
     capabilities: frozenset[Capability]
@@ -198,12 +199,13 @@ class Store(RetentionStore, Protocol):
     async def start(self, runs: Sequence[NewRun]) -> list[Started | Exception]:
         """Create runs, each with its first journal record, and say what became of each, in order.
 
-        An element is an exception (StartKeyReused, ThreadBusy) where that one was refused; the
-        others are written. A start key that exists with the same digest returns the first run,
-        `created=False`. On a thread with an unfinished run: `queue` stores it with
-        `ready_at_us=None` and a `thread` wait; `reject` refuses it; `cancel` posts a cancel to
-        every unfinished run of the thread, and queues. A run that a limit counts is not taken
-        (`take_for` is left out of account): it is stored pending, for the next claim.
+        An element is an exception (StartKeyReused, ThreadBusy, Conflict: see `erasing_api`) where
+        that one was refused; the others are written. A start key that exists with the same digest
+        returns the first run, `created=False`. On a thread with an unfinished run: `queue` stores
+        it with `ready_at_us=None` and a `thread` wait; `reject` refuses it; `cancel` posts a cancel
+        to every unfinished run of the thread, and queues. A run that a limit counts is not taken
+        (`take_for` is left out of account): it is stored pending, for the next claim. The thread is
+        about `subject` from then on; a child's is about whom its parent's is about.
         Idempotent: by run id (`created=False`; `taken` while `take_for` still holds it under token
         1).
         Durability: all created runs, when it returns. Atomicity: each run with its first frame.

@@ -43,6 +43,7 @@ from perdure.model import (
 from perdure.store import _memory_orders as orders
 from perdure.store import _memory_writes as writes
 from perdure.store import _rules as rules
+from perdure.store._memory_erasing import MemoryErasing
 from perdure.store._memory_retention import MemoryRetention
 from perdure.store._memory_tables import Tables
 from perdure.store._watch import ChangeWatch
@@ -62,7 +63,7 @@ Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 
-class MemoryStore(MemoryRetention):
+class MemoryStore(MemoryRetention, MemoryErasing):
     """A store in memory: `memory://` for this object alone, `memory://name` shared."""
 
     capabilities: frozenset[Capability] = frozenset()

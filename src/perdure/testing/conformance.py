@@ -33,6 +33,7 @@ _PARTS = [
     for part in (
         "_conformance_crash",
         "_conformance_kept",
+        "_conformance_erasing",
         "_conformance_keys",
         "_conformance_messages",
         "_conformance_orders",
@@ -47,6 +48,7 @@ pytest.register_assert_rewrite(*(part for part in _PARTS if part not in sys.modu
 
 from perdure.store.api import Store
 from perdure.testing._conformance_crash import CrashRules, DamageRules
+from perdure.testing._conformance_erasing import ErasingRules, ExportRules, SubjectRules
 from perdure.testing._conformance_kept import (
     CollectionRules,
     CopyRules,
@@ -91,6 +93,9 @@ class StoreConformance(
     CollectionRules,
     RoomRules,
     KeyRules,
+    ErasingRules,
+    SubjectRules,
+    ExportRules,
     RepeatRules,
     CrashRules,
     DamageRules,

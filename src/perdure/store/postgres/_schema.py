@@ -19,6 +19,7 @@ MIGRATIONS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (3, ("0006_pages",)),
     (4, ("0007_keys",)),
     (5, ("0008_kept",)),
+    (6, ("0009_erasure",)),
 )
 """Schema version and the scripts that make it from the one before, oldest first."""
 

@@ -61,6 +61,7 @@ from perdure.store.postgres import _orders as orders
 from perdure.store.postgres import _queries as queries
 from perdure.store.postgres import _transaction
 from perdure.store.postgres._death import is_gone
+from perdure.store.postgres._erasing import PostgresErasing, refusal
 from perdure.store.postgres._errors import map_error
 from perdure.store.postgres._lanes import Lanes, connect, run
 from perdure.store.postgres._news import LOCK_KEY, News, channel_of
@@ -114,7 +115,7 @@ class _Open:
             await lanes.close()
 
 
-class PostgresStore(PostgresRetention):
+class PostgresStore(PostgresRetention, PostgresErasing):
     """A store in one schema of a PostgreSQL database (15 or newer).
 
     URL: `postgresql://user:password@host:port/database`; own options in the query: `schema`
@@ -231,6 +232,9 @@ class PostgresStore(PostgresRetention):
             name, queries.of(sql, self._options), params, is_write=is_write
         )
 
+    def _calls(self) -> Lanes:
+        return self._now_open().calls
+
     async def _write(self, name: str, sql: str, params: Any) -> list[tuple[Any, ...]]:
         """Call a write that others may want to know of."""
         found: list[tuple[Any, ...]] = await self._call(name, sql, params, is_write=True)
@@ -282,6 +286,9 @@ class PostgresStore(PostgresRetention):
     @staticmethod
     def _started(run: NewRun, found: tuple[Any, ...]) -> Started | Exception:
         outcome, cancelled, *values = found
+        refused = refusal(run, outcome)
+        if refused is not None:
+            return refused
         row = rows.run_row(values)
         if outcome == "known":
             return rules.known_start(run, row)

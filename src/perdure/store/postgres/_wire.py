@@ -100,6 +100,10 @@ def run_wire(run: NewRun, blob: Blob) -> dict[str, Any]:
         "parent_call": run.parent_call,
         "take_for": run.take_for,
         "lease_until_us": run.lease_until_us,
+        "subject": run.subject,
+        "origin": run.origin,
+        "origin_erased": run.origin_erased,
+        "sealed_by": run.sealed_by,
         "queue_waits": blob.maybe(wire_of_waits(rules.queue_waits(run, is_due=is_due))),
     }
 

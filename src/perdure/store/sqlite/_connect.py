@@ -114,6 +114,14 @@ def connect_writer(options: SqliteOptions) -> apsw.Connection:
     return db
 
 
+def connect_scrubber(options: SqliteOptions) -> apsw.Connection:
+    """Return a connection that writes the whole file anew."""
+    db = apsw.Connection(str(options.path), flags=apsw.SQLITE_OPEN_READWRITE)
+    db.set_busy_handler(busy_handler(options.busy_timeout_s))
+    db.pragma("synchronous", "FULL")
+    return db
+
+
 def connect_reader(options: SqliteOptions) -> apsw.Connection:
     """Return a connection that only reads, so that reads do not wait behind a commit."""
     db = apsw.Connection(

@@ -13,7 +13,7 @@ from perdure.ids import RunId, TenantId, ThreadId, WorkerId
 from perdure.model import Mail, MailKind, NewRun, OnBusy, RunRow, RunStatus, Started, WorkerRow
 from perdure.store import _rules as rules
 from perdure.store._rows import RUN_COLUMNS, WORKER_COLUMNS, run_params, run_row, worker_params
-from perdure.store.sqlite import _mail, _orders, _pages
+from perdure.store.sqlite import _erasing, _mail, _orders, _pages
 from perdure.store.sqlite._due import DueWithin, find_due, find_lost
 from perdure.store.sqlite.limits import UNREADABLE_PAUSE_US, WORKER_FORGOTTEN_US
 
@@ -60,6 +60,9 @@ def _start_one(db: apsw.Connection, run: NewRun) -> Started | Exception:
     known = _known(db, run)
     if known is not None:
         return known
+    refused = _erasing.refused_start(db, run)
+    if refused is not None:
+        return refused
     unfinished = _unfinished(db, run.tenant, run.thread)
     if rules.is_refused(run, is_busy=bool(unfinished)):
         return rules.thread_busy(run, unfinished[0])
@@ -121,6 +124,7 @@ def insert_run(
     params = (run_no, 1, 1, 0, frame.at_us, frame.body, frame.prev_hash, frame.hash)
     db.execute(INSERT_FRAME, params)
     _pages.put_pages(db, run.tenant, run.pages, run.created_at_us)
+    _erasing.name_subject(db, run)
     return row
 
 

@@ -273,6 +273,31 @@ WHEN EXISTS (SELECT 1 FROM perdure_collections WHERE tenant = NEW.tenant AND is_
 END;
 """
 
+# Whom threads are about, what was erased of them, and what was exported.
+_ERASURE = """
+ALTER TABLE perdure_threads ADD COLUMN erased INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE perdure_threads ADD COLUMN subject TEXT;
+CREATE INDEX perdure_threads_subject ON perdure_threads (tenant, subject, thread)
+    WHERE subject IS NOT NULL;
+CREATE TABLE perdure_erasures (
+    erasure_id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    threads BLOB NOT NULL,
+    subject TEXT NOT NULL,
+    by_whom TEXT NOT NULL,
+    begun_at_us INTEGER NOT NULL,
+    ended_at_us INTEGER
+) WITHOUT ROWID;
+CREATE TABLE perdure_exports (
+    export_id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    made_at_us INTEGER NOT NULL,
+    signed_by TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
 MIGRATIONS: tuple[tuple[int, str], ...] = (
     (1, _VERSION_1),
     (2, _REPEATED_POSTS),
@@ -280,6 +305,7 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
     (4, _PAGES),
     (5, _KEYS),
     (6, _KEPT),
+    (7, _ERASURE),
 )
 """Schema version and the SQL that makes it from the one before, oldest first."""
 

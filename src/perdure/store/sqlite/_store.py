@@ -54,6 +54,7 @@ from perdure.store.api import (
 )
 from perdure.store.sqlite import _append, _keys, _mail, _orders, _pages, _queries, _runs
 from perdure.store.sqlite._connect import connect_reader, connect_writer
+from perdure.store.sqlite._erasing_store import SqliteErasing
 from perdure.store.sqlite._liveness import LockFolder
 from perdure.store.sqlite._os_thread import ConnectionThread, Writer
 from perdure.store.sqlite._retention import SqliteRetention
@@ -90,7 +91,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class SqliteStore(SqliteRetention):
+class SqliteStore(SqliteRetention, SqliteErasing):
     """A store in one SQLite file.
 
     URL: `sqlite:///relative.db` or `sqlite:////absolute.db`; options in the query: `busy_timeout_s`

@@ -42,3 +42,6 @@ meanwhile."""
 
 RESERVE_MB = 64.0
 """Room on the disk, in MiB, below which no run is started: those under way can go on."""
+
+SCAN_BYTES = 16 * 1024 * 1024
+"""Bytes of a file that are searched at once."""
