@@ -141,6 +141,76 @@ async def test_what_was_pruned_is_said_to_be(url):
         assert await runtime.state("t") == states_of(line)[-1]
 
 
+@pytest.mark.parametrize(
+    ("at", "step", "goes"), [(1, 1, False), (2, 9, True), (1, 9, False), (2, 2, True)]
+)
+async def test_forks_that_refer_to_their_origin_outlive_its_history(url, at, step, goes):
+    """Forked at some checkpoints, by whatever copy was newest then; then what nobody needs goes."""
+    async with Runtime.open(url, [graph]) as runtime:
+        states, forks = states_of(LINE), {}
+        known = 0
+        for todo in LINE:
+            await ran(runtime, [todo])
+            for checkpoint in range(known + at, len(todo) + known + 1, step):
+                name = f"f{checkpoint}"
+                run = await runtime.fork("t", at=checkpoint, to=name)
+                forks[name] = checkpoint, await run.result(timeout=20)
+            known = (await runtime.history("t"))[0].id
+        first = await prune(runtime, keep=1, threads=["t"])
+        again = await prune(runtime, keep=1, threads=["t"])
+        gone = [sum(each.frames for each in done.threads) for done in (first, again)]
+        assert gone == [gone[0], 0]
+        assert (gone[0] > 0) is goes
+        for name, (checkpoint, result) in forks.items():
+            assert await runtime.state(name) == result
+            assert await runtime.state("t", at=checkpoint) == states[checkpoint - 1]
+        assert (await verify(runtime)).findings == []
+        for name in forks:
+            for row in await runtime.runs(thread=name):
+                replay = await runtime.replay(row.run_id)
+                assert not replay.divergences, replay
+
+
+async def test_a_fork_that_is_started_while_its_origin_is_pruned(url, monkeypatch):
+    """Between prune's look at the forks and its first erasure: the erasure is decided anew."""
+    async with Runtime.open(url, [graph]) as runtime:
+        await ran(runtime, LINE)
+        store = runtime.engine.store
+        erase, forked = store.erase, []
+
+        async def late(erasure):
+            if not forked:
+                forked.append(await runtime.fork("t", at=2, to="f"))
+            return await erase(erasure)
+
+        monkeypatch.setattr(store, "erase", late)
+        await prune(runtime, keep=1)
+        state = await forked[0].result(timeout=20)
+        await prune(runtime, keep=1)
+        assert await runtime.state("f") == state
+        assert await runtime.state("t", at=2) == states_of(LINE)[1]
+        assert (await verify(runtime)).findings == []
+        assert await runtime.tags("t") == []
+
+
+async def test_a_fork_of_what_is_pruned_meanwhile_is_not_started(url):
+    async with Runtime.open(url, [graph]) as runtime:
+        await ran(runtime, LINE)
+        put_tag = runtime.engine.store.put_tag
+
+        async def late(row):
+            await prune(runtime, keep=1)
+            await put_tag(row)
+
+        runtime.engine.store.put_tag = late
+        with pytest.raises(HistoryPruned):
+            await runtime.fork("t", at=2, to="f")
+        assert await runtime.runs(thread="f") == []
+        assert await runtime.engine.store.find_tags("default", "t") == []
+        with pytest.raises(UsageError, match="are Perdure's"):
+            await runtime.tag("t", 3, "fork:x", by="ada")
+
+
 async def test_forks_keep_what_they_were_forked_from(url):
     async with Runtime.open(url, [graph]) as runtime:
         await ran(runtime, LINE)

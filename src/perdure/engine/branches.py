@@ -211,6 +211,11 @@ def fork_origin(row: RunRow) -> tuple[int, str] | None:
     return int(checkpoint), thread
 
 
+def does_inherit(found: At) -> bool:
+    """Return whether a fork at a checkpoint refers to its state; else it holds it."""
+    return found.place is not None and found.origins < FORK_CHAIN_MAX
+
+
 def new_fork(
     engine: Environment,
     tenant: TenantId,
@@ -226,7 +231,7 @@ def new_fork(
         UpdateInvalid: the update does not fit the state; nothing was written.
     """
     given = _replaced(engine, found, update)
-    inherits = found.place is not None and found.origins < FORK_CHAIN_MAX
+    inherits = does_inherit(found)
     now_us = engine.now_us()
     run_id = engine.services.ids.new("r", now_us)
     record = rec.RunStarted(

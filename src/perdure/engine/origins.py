@@ -56,7 +56,7 @@ async def all_inherited(store: Store, tenant: TenantId) -> dict[ThreadId, list[I
     """
     found: dict[ThreadId, list[Inherits]] = {}
     async for origin, row in _forks(store, tenant):
-        started = await _inheriting_start(store, row)
+        started = await inheriting_start(store, row)
         if started is None or started.origin_checkpoint is None or started.state_at is None:
             continue
         inherits = Inherits(row.thread, started.origin_checkpoint, started.state_at)
@@ -80,7 +80,7 @@ async def _forks(store: Store, tenant: TenantId) -> AsyncIterator[tuple[ThreadId
         before = rows[-1].run_id
 
 
-async def _inheriting_start(store: Store, row: RunRow) -> rec.RunStarted | None:
+async def inheriting_start(store: Store, row: RunRow) -> rec.RunStarted | None:
     """Return the start record of a fork that inherits; None: it does not, or it was erased."""
     try:
         [(_seq, _frame, record), *_rest] = await read_records(store, row.run_id, limit=1)

@@ -13,7 +13,7 @@ from perdure.clock import Services, system_services
 from perdure.codec import decode_record, split_frame
 from perdure.core import fold
 from perdure.core.fold import RunState
-from perdure.engine import _answers, branches, views
+from perdure.engine import _answers, branches, tagging, views
 from perdure.engine.acts import decision_error
 from perdure.engine.edge import check_limit, checked
 from perdure.engine.environment import Environment
@@ -459,7 +459,9 @@ class Runtime(Orders, Travels):
         if to is not None:
             await branches.check_new_thread(engine, whose, to)
         new = branches.new_fork(engine, whose, of_thread, found, update=update or {}, to=to)
-        started = await self._start(new, engine.services.clock.monotonic_s())
+        is_needed = branches.does_inherit(found)
+        async with tagging.pinned(engine, found, new.run_id, is_needed=is_needed):
+            started = await self._start(new, engine.services.clock.monotonic_s())
         return Run(self, started.row.run_id, started.row.thread)
 
     async def workers(self) -> list[WorkerRow]:

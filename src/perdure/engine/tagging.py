@@ -1,16 +1,21 @@
 """Names of checkpoints: what has one is not pruned."""
 
 import datetime as dt
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
 from perdure.engine.environment import Environment
-from perdure.engine.loading import load_checkpoint
+from perdure.engine.loading import At, load_checkpoint
 from perdure.engine.starting import checked_name
 from perdure.engine.waits import as_datetime
-from perdure.errors import HistoryPruned
+from perdure.errors import Conflict, HistoryPruned, QuotaExceeded, UsageError
 from perdure.ids import TenantId, ThreadId
 from perdure.model import TagRow
+
+PIN_MARK = "fork:"
+"""The name of a tag that a fork puts on its origin begins with it; the run of the fork follows."""
 
 
 class Tag(Struct, frozen=True, kw_only=True):
@@ -27,7 +32,45 @@ async def tags_of(engine: Environment, tenant: TenantId, thread: ThreadId) -> li
     return [
         Tag(name=row.name, checkpoint=row.checkpoint, by=row.by, at=as_datetime(row.at_us))
         for row in await engine.store.find_tags(tenant, thread)
+        if not row.name.startswith(PIN_MARK)
     ]
+
+
+@asynccontextmanager
+async def pinned(
+    engine: Environment, found: At, run_id: str, *, is_needed: bool
+) -> AsyncIterator[None]:
+    """Keep a checkpoint for a fork that is about to be started, and for as long as that is there.
+
+    A tag is set and the checkpoint looked for again: whoever prunes and did not see the tag is
+    refused by the store, and who was quicker is noticed here. Killed before the fork is started, a
+    tag stays that keeps more than is needed.
+
+    Raises:
+        HistoryPruned: the checkpoint was pruned meanwhile; nothing was started.
+    """
+    if not is_needed:
+        yield
+        return
+    tenant, thread, name = found.run.tenant, found.run.thread, f"{PIN_MARK}{run_id}"
+    now_us = engine.now_us()
+    row = TagRow(
+        tenant=tenant,
+        thread=thread,
+        name=name,
+        checkpoint=found.checkpoint,
+        by="",
+        at_us=now_us,
+    )
+    await engine.store.put_tag(row)
+    # crash-point: fork.pinned
+    engine.services.probe("fork.pinned")
+    try:
+        await load_checkpoint(engine.store, tenant, thread, found.checkpoint)
+        yield
+    except (HistoryPruned, Conflict, QuotaExceeded):
+        await engine.store.drop_tag(tenant, thread, name)
+        raise
 
 
 async def tag(
@@ -45,6 +88,9 @@ async def tag(
     comes later sees it.
     """
     checked_name(name, "name")
+    if name.startswith(PIN_MARK):
+        msg = f"names of tags that begin with {PIN_MARK!r} are Perdure's; nothing was changed"
+        raise UsageError(msg, name=name)
     if by:
         checked_name(by, "by")
     row = TagRow(

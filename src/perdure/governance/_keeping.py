@@ -102,7 +102,11 @@ def copy_for(copies: Sequence[Copy], checkpoint: int) -> Copy:
 
 
 def needed(
-    points: Sequence[Point], copies: Sequence[Copy], line: Copy, kept: Iterable[int]
+    points: Sequence[Point],
+    copies: Sequence[Copy],
+    line: Copy,
+    kept: Iterable[int],
+    inherited: Iterable[tuple[Place, Place]] = (),
 ) -> Stretches:
     """Return what has to stay of a thread.
 
@@ -111,9 +115,10 @@ def needed(
         copies: by `made_at`.
         line: the copy that its newest state is read by.
         kept: checkpoints that are to be kept; those that are not there are left out.
+        inherited: what others read of it, from where to where.
     """
     at = {point.checkpoint: point for point in points}
-    stretches = [(line.since, END), (line.place, line.place)]
+    stretches = [(line.since, END), (line.place, line.place), *inherited]
     for checkpoint in set(kept) & at.keys():
         copy = copy_for(copies, checkpoint)
         stretches += [_stretch(copy, at[checkpoint]), (copy.place, copy.place)]

@@ -21,6 +21,7 @@ from perdure.codec import decode_record, erase_frame, is_erased, split_frame
 from perdure.engine import Runtime
 from perdure.engine.branches import fork_origin
 from perdure.engine.compare import started_of
+from perdure.engine.origins import inheriting_start
 from perdure.errors import DecodeFailed, SettingInvalid, StoreCorrupt, UsageError
 from perdure.governance._collect import Collected, collect
 from perdure.governance._keeping import (
@@ -279,7 +280,8 @@ class _Prune:
         plan.wanted = self._wanted.of(plan.points) | {tag.checkpoint for tag in tags}
         plan.wanted |= await self._forked(tenant, thread)
         plan.wanted |= {run.base_checkpoint for run in runs if not run.status.is_final}
-        plan.stretches = needed(plan.points, plan.copies, line, plan.wanted)
+        inherited = await self._inherited(plan)
+        plan.stretches = needed(plan.points, plan.copies, line, plan.wanted, inherited)
         done.checkpoints = len(plan.readable)
         done.kept = len(plan.wanted & plan.readable)
         if line == BEGINNING and done.kept < done.checkpoints:
@@ -323,6 +325,18 @@ class _Prune:
         forks = self._forks.setdefault(tenant, _Forks(self._runtime, tenant))
         await forks.look()
         return forks.of(thread)
+
+    async def _inherited(self, plan: _Plan) -> list[tuple[Place, Place]]:
+        """Return what forks read of a thread that refer to it: by copies that they name."""
+        stretches: list[tuple[Place, Place]] = []
+        for place in self._forks[plan.row.tenant].places(plan.row.thread):
+            copy = BEGINNING
+            if place.copy_seq:
+                named = CopyRow(made_at=0, ordinal=place.copy_ordinal, seq=place.copy_seq)
+                copy = await self._copy(plan, named)
+            end = (place.ordinal, place.seq)
+            stretches += [(copy.since, max(copy.since, end)), (copy.place, copy.place)]
+        return stretches
 
     # -- erasing -----------------------------------------------------------------------------------
 
@@ -447,6 +461,7 @@ class _Forks:
         self._tenant = tenant
         self._newest = RunId("")
         self._found: dict[str, set[int]] = {}
+        self._places: dict[str, set[rec.StatePlace]] = {}
 
     async def look(self) -> None:
         """Look at the runs that are newer than those that were looked at."""
@@ -466,12 +481,20 @@ class _Forks:
 
     async def _take(self, row: RunRow) -> None:
         origin = fork_origin(row)
+        if origin is not None:
+            started = await inheriting_start(self._runtime.engine.store, row)
+            if started is not None and started.state_at is not None:
+                self._places.setdefault(origin[1], set()).add(started.state_at)
         if origin is None and row.ordinal == 1 and not row.input_digest and row.start_key is None:
             started = await started_of(self._runtime.engine, row)
             if started.origin_thread is not None and started.origin_checkpoint is not None:
                 origin = started.origin_checkpoint, started.origin_thread
         if origin is not None:
             self._found.setdefault(origin[1], set()).add(origin[0])
+
+    def places(self, thread: ThreadId) -> set[rec.StatePlace]:
+        """Return where in a thread's journal the states are that forks refer to."""
+        return self._places.get(thread, set())
 
     def of(self, thread: ThreadId) -> set[int]:
         """Return those of a thread."""
