@@ -58,8 +58,23 @@ class Turn:
         self.mapped = mapped
         self.pid = 0
         self.is_killed = False
+        self.is_failed = False
         self.unread = b""
         self.said: dict[str, Any] = {}
+
+    def fail(self, why: str) -> None:
+        """Note why it can't go on, and end it."""
+        self.is_failed = True
+        self.said = {"failed": why}
+        self.kill()
+        if not self.pid:
+            self.let_go()  # the first process, wherever it is, ends when it hears this
+
+    def let_go(self) -> None:
+        """Close the end that its first process waits at. Idempotent."""
+        if self.mapped >= 0:
+            os.close(self.mapped)
+            self.mapped = -1
 
     def kill(self) -> None:
         """Kill it, or let it be killed as soon as its pid is known."""
@@ -156,20 +171,30 @@ class Launcher:
             socket.send_fds(self._channel, [note], handed)
             os.close(handed[0])
         if read:
-            *lines, each.unread = (each.unread + read).split(b"\n")
-            for line in lines:
-                self._said(each, json.loads(line))
+            try:
+                self._read(each, read)
+            except Exception as error:  # noqa: BLE001  # of one turn: the others go on
+                each.fail(f"{type(error).__name__}: {error}")
             return
         self._poll.unregister(fd)
         os.close(fd)
-        os.close(each.mapped)
+        each.let_go()
         del self._turns[fd]
         # Its end is the end of all its processes: only then its groups and folders are free.
-        if each.pid:
-            os.waitpid(each.pid, 0)
-        else:
-            os.waitpid(each.opener, 0)
+        for pid in filter(None, (each.opener, each.pid)):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
         self._tell(each.name, **(each.said or {"killed": True}))
+
+    def _read(self, each: Turn, read: bytes) -> None:
+        if each.is_failed:
+            return
+        *lines, each.unread = (each.unread + read).split(b"\n")
+        if len(each.unread) > PACKET_BYTES_MAX:
+            msg = "a report without end"
+            raise ValueError(msg)
+        for line in lines:
+            self._said(each, json.loads(line))
 
     def _said(self, each: Turn, message: dict[str, Any]) -> None:
         if "listening" in message:
@@ -180,6 +205,7 @@ class Launcher:
         each.pid = message["pid"]
         # The first process is to die with its parent, and its parent is to be this process.
         os.waitpid(each.opener, 0)
+        each.opener = 0
         first, count = each.ids
         if count == 1:
             _write_maps(each.pid, first, count)

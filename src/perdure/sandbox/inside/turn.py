@@ -43,6 +43,8 @@ _UP = 0x1
 """SIOCSIFFLAGS and IFF_UP."""
 
 REPORT_BYTES_MAX = 60_000
+SHORT = 50
+"""Of what is too long: entries, and characters of each."""
 LEFT_MAX = 64
 """Processes named that were alive at the end."""
 CHUNK_BYTES = 1 << 16
@@ -142,7 +144,18 @@ def _told(error: BaseException) -> str:
 
 
 def _report(message: dict[str, Any]) -> None:
-    os.write(REPORT_FD, json.dumps(message).encode()[:REPORT_BYTES_MAX] + b"\n")
+    """Tell the launcher; what is too long for it is shortened, never cut."""
+    line = json.dumps(message).encode()
+    if len(line) > REPORT_BYTES_MAX:
+        left = [[pid, text[:SHORT]] for pid, text in message.get("left", [])[:SHORT]]
+        told = [[name, why[: SHORT * 4]] for name, why in message.get("services", [])]
+        short = {key: str(each)[: SHORT * 4] for key, each in message.items() if key == "failed"}
+        kept = {key: message[key] for key in ("pid", "code") if key in message}
+        lists = {"left": left} if left else {"services": told} if told else {}
+        line = json.dumps({**kept, **lists, **short}).encode()
+    view = memoryview(line + b"\n")
+    while view:
+        view = view[os.write(REPORT_FD, view) :]
 
 
 def _give_up(userns: int, spec: dict[str, Any]) -> None:
