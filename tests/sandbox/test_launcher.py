@@ -1,12 +1,16 @@
 """The launcher outlives whatever a turn does: others of the same worker go on."""
 
 import asyncio
+import ctypes
 import json
+import os
 
 import pytest
 
+from perdure.errors import StoreUnavailable
 from perdure.sandbox import Limits
 from tests.fault.test_isolated_crash import alive
+from tests.sandbox.test_layers import command_lines
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -47,3 +51,67 @@ async def test_a_first_process_that_is_killed_is_told(sandbox):
     ran = await sandbox.run("kill -9 1; echo on", limits=Limits(deadline_s=20))
     assert ran.output in {"on\n", ""}
     assert (await sandbox.run("echo on")).output == "on\n"
+
+
+async def test_a_launcher_that_dies_says_that_the_command_may_have_been_executed(backend, sandbox):
+    task = asyncio.create_task(sandbox.run("touch sent; sleep 7337"))
+    while not alive():  # noqa: ASYNC110  # of another process
+        await asyncio.sleep(0.01)
+    backend._launcher._process.kill()
+    with pytest.raises(StoreUnavailable, match="may have been executed"):
+        await task
+    assert (await sandbox.run("ls sent")).output == "sent\n"
+
+
+async def test_the_limits_of_the_first_process_are_its_own(sandbox):
+    ran = await sandbox.run("touch mark; prlimit --pid 1 --nofile=0; (ulimit -n 100); echo $?")
+    assert ran.output == "0\n"
+    assert "Operation not permitted" in ran.errors
+    assert (await sandbox.run("ls mark")).output == "mark\n"
+
+
+async def test_a_command_that_is_cancelled_before_it_begins_leaves_no_lock(backend, monkeypatch):
+    """The lock is taken in an OS thread, which goes on when who waits for it does not."""
+    monkeypatch.setattr("perdure.sandbox._disk.LOCK_WAIT_S", 2.0)
+    sandbox = backend.open("acme", "t")
+    await sandbox.run("true")
+    hold = sandbox._hold
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow():
+        loop.call_soon_threadsafe(begun.set)
+        return hold()
+
+    for _ in range(20):
+        begun.clear()
+        monkeypatch.setattr(sandbox, "_hold", slow)
+        task = asyncio.create_task(sandbox.run("true"))
+        await begun.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    monkeypatch.setattr(sandbox, "_hold", hold)
+    assert (await backend.open("acme", "t").run("echo on")).output == "on\n"
+
+
+async def test_what_the_kernel_counts_by_user_is_counted_for_the_tenant(sandbox, is_root):
+    if not is_root:
+        pytest.skip("one user: the counts are its own anyway")
+    code = (
+        "import ctypes; c = ctypes.CDLL(None); "
+        "print(sum(c.inotify_init() >= 0 for _ in range(999)))"
+    )
+    ran = await sandbox.run(["/usr/bin/python3", "-c", code + "; import time; time.sleep(0)"])
+    assert 0 < int(ran.output) < 999
+    task = asyncio.create_task(
+        sandbox.run(["/usr/bin/python3", "-c", code + "; import time; time.sleep(7337)"])
+    )
+    try:
+        while not any(b"7337" in line for line in command_lines()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        fd = ctypes.CDLL(None).inotify_init()
+        assert fd >= 0
+        os.close(fd)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

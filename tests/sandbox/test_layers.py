@@ -244,6 +244,30 @@ async def test_long_chains_are_squashed_and_come_back_equal(backend, seed, monke
     await sandbox.take()
 
 
+async def test_what_can_not_be_squashed_is_kept_as_it_is(sandbox, monkeypatch):
+    monkeypatch.setattr("perdure.sandbox._layers.SQUASH_AT", 2)
+    deep = "/".join(["d"] * 140)
+    await sandbox.run(f"mkdir -p {deep}; echo 1 > {deep}/f")
+    taken = await sandbox.take()
+    for n in range(5):
+        await sandbox.run(f"echo {n} > n")
+        taken = await sandbox.take()
+    await sandbox.restore(taken)
+    assert (await sandbox.run(f"cat {deep}/f n")).output == "1\n4\n"
+
+
+async def test_more_links_than_a_file_can_have_are_copied(sandbox, monkeypatch):
+    monkeypatch.setattr("perdure.sandbox._layers.SQUASH_AT", 2)
+    code = "import os\nopen('f','w').write('x')\nfor n in range(40000): os.link('f', f'l{n}')"
+    await sandbox.run(["/usr/bin/python3", "-c", code])
+    for n in range(4):
+        await sandbox.take()
+        await sandbox.run(f"echo {n} > n")
+    taken = await sandbox.take()
+    await sandbox.restore(taken)
+    assert (await sandbox.run("ls | wc -l; cat l39999 n")).output == "40002\nx3\n"
+
+
 async def test_a_squashed_layer_is_no_other_than_the_chain(backend, sandbox, monkeypatch):
     """What overlays merge in many ways: removed, replaced, made again, of another kind."""
     monkeypatch.setattr("perdure.sandbox._layers.SQUASH_AT", 6)

@@ -439,6 +439,23 @@ def _checked_place(started: rec.RunStarted, origins: int) -> rec.StatePlace:
     return started.state_at
 
 
+async def read_place(store: Store, found: At) -> None:
+    """Read the state of a checkpoint once more, as a fork of it will.
+
+    Raises:
+        HistoryPruned: a part of it was pruned.
+        StoreCorrupt, DecodeFailed: a part of it is missing or damaged.
+    """
+    if found.place is not None:
+        run = found.run
+        try:
+            await _read_place(store, run.tenant, run.thread, found.place, found.origins)
+        except HistoryPruned:
+            raise
+        except RecordErased as error:
+            raise HistoryPruned(str(error), thread=run.thread) from error
+
+
 async def _read_place(
     store: Store, tenant: TenantId, thread: ThreadId, place: rec.StatePlace, origins: int
 ) -> Inherited:

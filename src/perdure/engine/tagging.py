@@ -7,10 +7,17 @@ from contextlib import asynccontextmanager
 from msgspec import Struct
 
 from perdure.engine.environment import Environment
-from perdure.engine.loading import At, load_checkpoint
+from perdure.engine.loading import At, load_checkpoint, read_place
 from perdure.engine.starting import checked_name
 from perdure.engine.waits import as_datetime
-from perdure.errors import Conflict, HistoryPruned, QuotaExceeded, UsageError
+from perdure.errors import (
+    Conflict,
+    HistoryPruned,
+    QuotaExceeded,
+    RecordErased,
+    StoreCorrupt,
+    UsageError,
+)
 from perdure.ids import TenantId, ThreadId
 from perdure.model import TagRow
 
@@ -66,9 +73,10 @@ async def pinned(
     # crash-point: fork.pinned
     engine.services.probe("fork.pinned")
     try:
-        await load_checkpoint(engine.store, tenant, thread, found.checkpoint)
+        # Not by the checkpoint: that may be readable by another copy than the fork will read.
+        await read_place(engine.store, found)
         yield
-    except (HistoryPruned, Conflict, QuotaExceeded):
+    except (RecordErased, StoreCorrupt, Conflict, QuotaExceeded):
         await engine.store.drop_tag(tenant, thread, name)
         raise
 

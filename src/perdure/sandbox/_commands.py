@@ -260,7 +260,7 @@ class IsolatedSandbox:
     ) -> tuple[Ended, bool]:
         check(argv, env, given)
         async with self._gate:
-            lock = await asyncio.to_thread(self._hold)
+            lock = await self._held()
             try:
                 return await self._backend.turn(
                     self,
@@ -274,6 +274,15 @@ class IsolatedSandbox:
                 )
             finally:
                 lock.close()
+
+    async def _held(self) -> Lock:
+        """Return the lock; cancelled, it is let go of as soon as it is there."""
+        holding = asyncio.ensure_future(asyncio.to_thread(self._hold))
+        try:
+            return await asyncio.shield(holding)
+        except asyncio.CancelledError:
+            holding.add_done_callback(_let_go)
+            raise
 
     def _hold(self) -> Lock:
         """Return the lock of this sandbox, with all made ready."""
@@ -368,3 +377,8 @@ class IsolatedSandbox:
             self._backend.services.probe("sandbox.rollback.dropped")
             if self._layers.head(self._folder) != wanted:
                 self._layers.stand(self._folder, wanted)
+
+
+def _let_go(holding: "asyncio.Future[Lock]") -> None:
+    if not holding.cancelled() and holding.exception() is None:
+        holding.result().close()

@@ -81,13 +81,13 @@ class Launcher:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._fail_all("the launcher was closed")
+        self._fail_all("the launcher of sandboxes ended")
 
     def _fail_all(self, why: str) -> None:
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             if not answer.done():
-                answer.set_result({"failed": why})
+                answer.set_result({"died": why})
 
     def _open(self) -> socket.socket:
         loop = asyncio.get_running_loop()
@@ -167,7 +167,8 @@ class Launcher:
 
         Raises:
             SetUpFailed: the sandbox could not be built; nothing was executed.
-            StoreUnavailable: the launcher can't be started, or it died.
+            StoreUnavailable: the launcher can't be started, or it died: says whether the command
+                may have been executed.
 
         Cancel-safe: yes; the turn is killed.
         """
@@ -192,6 +193,9 @@ class Launcher:
             self._ways_out.pop(name, None)
             output.close()
             errors.close()
+        if "died" in said:
+            msg = f"{said['died']}; the command may have been executed, in part or to its end"
+            raise StoreUnavailable(msg)
         if "failed" in said:
             raise SetUpFailed(said["failed"])
         return Ended(

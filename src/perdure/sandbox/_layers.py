@@ -27,7 +27,13 @@ from msgspec import Struct
 
 from perdure.clock import Probe
 from perdure.errors import NotFound, StoreCorrupt, UsageError
-from perdure.sandbox._disk import clear_staging, make_folder, put_file, sync_names
+from perdure.sandbox._disk import (
+    clear_staging,
+    make_folder,
+    put_file,
+    remove_folder,
+    sync_names,
+)
 from perdure.sandbox._squash import squash
 from perdure.sandbox.limits import CHAIN_MAX, HISTORY_MAX, SQUASH_AT
 
@@ -184,8 +190,8 @@ class Layers:
         """
         parent = self.head(thread)
         chain = self.chain(parent)
-        if len(chain) >= SQUASH_AT:
-            self._squash(parent, chain, thread / "staging" / SQUASHED)
+        if chain and len(chain) % SQUASH_AT == 0:
+            self._squash(parent, chain, thread / "staging")
             # crash-point: sandbox.freeze.squashed
             probe("sandbox.freeze.squashed")
         layer = thread / "staging" / name
@@ -212,13 +218,23 @@ class Layers:
         self.stand(thread, name)
         return name
 
-    def _squash(self, snapshot: str, chain: list[str], fresh: Path) -> None:
-        """Keep what a snapshot's layers come to beside it, as one layer."""
+    def _squash(self, snapshot: str, chain: list[str], staging: Path) -> None:
+        """Keep what a snapshot's layers come to beside it, as one layer.
+
+        Where that can't be done the chain goes on as it is, as long as the kernel takes it.
+        """
+        fresh = staging / SQUASHED
         fresh.mkdir(mode=0o755)
-        for at in self._parts:
-            layers = [Path(self.folder(name, at)) for name in reversed(chain)]
-            squash(layers, fresh / part_name(at))
-        _sync_file_system(fresh)
+        try:
+            for at in self._parts:
+                layers = [Path(self.folder(name, at)) for name in reversed(chain)]
+                squash(layers, fresh / part_name(at))
+            _sync_file_system(fresh)
+        except (OSError, UsageError):
+            if len(chain) + SQUASH_AT > CHAIN_MAX:
+                raise
+            remove_folder(fresh, staging)
+            return
         fresh.rename(self._folder / snapshot / SQUASHED)
         sync_names([self._folder / snapshot], self._top)
 

@@ -6,6 +6,7 @@ overlay merges: a mark for what was removed hides it, a folder that replaces ano
 in that one, everything else takes the place of what has its name below.
 """
 
+import errno
 import os
 import shutil
 import stat
@@ -48,7 +49,7 @@ def _add(source: Path, target: Path, depth: int) -> None:
         place = target / entry.name
         if not entry.is_dir(follow_symlinks=False):
             _remove(place)
-            os.link(entry.path, place, follow_symlinks=False)
+            _link(Path(entry.path), place)
             continue
         # A folder over a mark of the layer below needs none of its own there; here it does.
         is_covering = _is_there(place) and not _is_folder(place)
@@ -59,6 +60,18 @@ def _add(source: Path, target: Path, depth: int) -> None:
             os.setxattr(place, OPAQUE[0 if os.geteuid() == 0 else 1], b"y")
         _add(Path(entry.path), place, depth + 1)
         _look_like(Path(entry.path), place)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.EMLINK or not stat.S_ISREG(source.lstat().st_mode):
+            raise
+        shutil.copy2(source, target, follow_symlinks=False)
+        status = source.lstat()
+        os.chown(target, status.st_uid, status.st_gid)
+        target.chmod(stat.S_IMODE(status.st_mode))
 
 
 def _is_there(path: Path) -> bool:

@@ -235,6 +235,10 @@ def _new_userns(first: int, count: int) -> int:
     ready, says = os.pipe()
     holder = os.fork()
     if holder == 0:
+        # What the kernel counts for each user is counted for the tenant then, and not for root.
+        os.setgroups([])
+        os.setresgid(first, first, first)
+        os.setresuid(first, first, first)
         sys_.unshare(sys_.CLONE_NEWUSER)
         os.write(says, b"r")
         signal.pause()

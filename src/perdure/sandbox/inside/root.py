@@ -51,16 +51,17 @@ def enter(spec: dict[str, Any], userns: int) -> None:
     """
     sys_.mount("none", "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
     staging = spec["staging"]
+    owner = spec["range"][0] if userns else -1
     sys_.mount("tmpfs", staging, "tmpfs", _RAW, "mode=0700,size=1m")
     root = f"{staging}/root"
     os.mkdir(root, 0o700)
     for number, part in enumerate(spec["parts"]):
         base = _base(part["base"], f"{staging}/base{number}", userns)
-        _part(part, base, _inside(root, part["at"]), spec["options"])
+        _part(part, base, _inside(root, part["at"], owner), spec["options"])
     for source, target in spec["binds"]:
-        _bind(source, _inside(root, target.strip("/")), userns)
-    _devices(root)
-    _processes(root)
+        _bind(source, _inside(root, target.strip("/"), owner), userns)
+    _devices(root, owner)
+    _processes(root, owner)
     os.chdir(root)
     sys_.pivot_root(".", ".")
     sys_.detach(".")
@@ -95,8 +96,13 @@ def _bind(source: str, target: str, userns: int, *, is_recursive: bool = True) -
     os.close(mount)
 
 
-def _inside(root: str, target: str) -> str:
+def _inside(root: str, target: str, owner: int) -> str:
     """Return a path under root, of which no part is a link; missing folders are made.
+
+    Args:
+        root: of the sandbox.
+        target: below it.
+        owner: whom folders that are made belong to; -1: whoever this is.
 
     Raises:
         Replaced: a part is a link: nothing is mounted through it.
@@ -108,6 +114,8 @@ def _inside(root: str, target: str) -> str:
             mode = os.lstat(path).st_mode
         except FileNotFoundError:
             os.mkdir(path, 0o755)
+            os.chmod(path, 0o1777 if path.endswith("/run/shm") else 0o755)
+            os.chown(path, owner, owner)
             continue
         if not stat.S_ISDIR(mode) and not (stat.S_ISREG(mode) and path.endswith(f"/{target}")):
             msg = f"/{target} is no folder any more in this sandbox"
@@ -115,8 +123,8 @@ def _inside(root: str, target: str) -> str:
     return path
 
 
-def _devices(root: str) -> None:
-    dev = _inside(root, "dev")
+def _devices(root: str, owner: int) -> None:
+    dev = _inside(root, "dev", owner)
     sys_.mount("tmpfs", dev, "tmpfs", sys_.MS_NOSUID | sys_.MS_NOEXEC, "mode=0755,size=64k")
     for name in NODES:
         os.close(os.open(f"{dev}/{name}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
@@ -131,14 +139,14 @@ def _devices(root: str) -> None:
     sys_.mount("devpts", f"{dev}/pts", "devpts", sys_.MS_NOSUID | sys_.MS_NOEXEC, options)
     # Shared memory is checkpointed too: a turn that writes only there changed something.
     os.mkdir(f"{dev}/shm", 0o1777)
-    shared = sys_.open_tree(_inside(root, "run/shm"))
+    shared = sys_.open_tree(_inside(root, "run/shm", owner))
     sys_.set_mount(shared, _PLAIN)
     sys_.attach(shared, f"{dev}/shm")
     os.close(shared)
 
 
-def _processes(root: str) -> None:
-    proc = _inside(root, "proc")
+def _processes(root: str, owner: int) -> None:
+    proc = _inside(root, "proc", owner)
     sys_.mount("proc", proc, "proc", _RAW | sys_.MS_NOEXEC)
     for name in HIDDEN:
         if os.path.exists(f"{proc}/{name}"):

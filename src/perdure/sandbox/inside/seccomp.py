@@ -93,6 +93,8 @@ _CLONE3 = 435
 _SOCKET = 198 if syscalls.IS_ARM else 41
 _SOCKETPAIR = 199 if syscalls.IS_ARM else 53
 _IOCTL = 29 if syscalls.IS_ARM else 16
+_PRLIMIT = 261 if syscalls.IS_ARM else 302
+"""Of the calling process alone: the first process of the sandbox is to keep its limits."""
 _TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX put characters into the input of whoever owns the terminal."""
 
@@ -133,6 +135,7 @@ def program() -> bytes:
             made += _refusal(numbers[column], errno.EPERM)
     made += _unless(_CLONE, _FIRST_AT, [(_JUMP_ANY_BIT, NAMESPACES)], errno.EPERM)
     made += _unless(_IOCTL, _SECOND_AT, [(_JUMP_EQUAL, n) for n in _TERMINAL_INPUT], errno.EPERM)
+    made += _only(_PRLIMIT, (0,), errno.EPERM)
     for call in (_SOCKET, _SOCKETPAIR):
         made += _only(call, FAMILIES, errno.EAFNOSUPPORT)
     made.append((_RETURN, 0, 0, _ALLOW))

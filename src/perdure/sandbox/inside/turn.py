@@ -10,6 +10,7 @@ and ids, bounding set, capabilities, no_new_privs, Landlock, seccomp. Descriptor
 all but those named.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -116,7 +117,11 @@ def _be_first(spec: dict[str, Any], userns: int, filter_: bytes) -> NoReturn:
             _be_command(spec, filter_)
         os.close(0)
         status = _reap(command)
-        _report(status | {"left": _left(sessions)})
+        left: list[list[Any]] = []
+        # It was executed: whatever happens now, this is how it ended.
+        with contextlib.suppress(OSError):
+            left = _left(sessions)
+        _report(status | {"left": left})
     except BaseException as error:  # noqa: BLE001  # as above
         _report({"failed": _told(error)})
     os._exit(0)
