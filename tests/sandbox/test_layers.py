@@ -218,7 +218,7 @@ async def test_input_goes_in_and_bytes_come_back(sandbox):
         await sandbox.read("/workspace/deep/er/raw", bytes_max=10)
     with pytest.raises(NotFound, match="Is a directory"):
         await sandbox.read("/workspace/deep")
-    with pytest.raises(UsageError, match="File exists"):
+    with pytest.raises(UsageError, match="Not a directory"):
         await sandbox.write("/workspace/deep/er/raw/below", b"x")
 
 
@@ -289,6 +289,17 @@ async def test_a_squashed_layer_is_no_other_than_the_chain(backend, sandbox, mon
     assert await seen(other) == expected
     ran = await other.run("ls -A /usr/share/doc/bash; stat -c '%Y' gone; cat hard")
     assert ran.output == "x\n978307200\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "mode"),
+    [("/workspace/" + "a/" * 3000 + "f", 0o644), ("/workspace/x" * 500, 0o644), ("f\n", 1 << 40)],
+)
+async def test_what_was_not_written_is_said(sandbox, path, mode):
+    with pytest.raises(UsageError):
+        await sandbox.write(path, b"hello", mode=mode)
+    await sandbox.write("/workspace/a/b/c", b"1")
+    assert (await sandbox.run("cat a/b/c; echo $?")).output == "10\n"
 
 
 async def test_a_long_path_of_the_root_is_no_trouble(is_able, tmp_path):

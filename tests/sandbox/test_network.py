@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import pytest
 
 from perdure.errors import UsageError
 from perdure.sandbox import Contact, IsolatedSandboxes, Limits, Network
 from perdure.sandbox import _network as room
+from tests.fault.test_isolated_crash import alive
 from tests.sandbox.attacks import PRELUDE
 
 pytestmark = pytest.mark.timeout(120)
@@ -199,3 +201,49 @@ def test_rules_match_whole_names():
     assert not network.allows("evilexample.test", 443)
     assert not network.allows("api.test", 80)
     assert not network.allows("xapi.test", 443)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.0.1", "224.0.0.1", "::1",
+        "::ffff:127.0.0.1", "::ffff:0:7f00:1", "::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::",
+        "2001:0:1::", "fec0::1", "fe80::1", "fd00::1", "ff02::1",
+    ],
+)  # fmt: skip
+def test_what_leads_inside_is_not_public(address):
+    assert not room._is_public(address)
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "93.184.215.14", "2606:4700::1111", "2a00:1450::1"])
+def test_what_is_public_is(address):
+    assert room._is_public(address)
+
+
+async def test_the_host_that_is_asked_for_is_the_one_that_was_named(opened, server):
+    port, heard = server
+    network = Network(allow=(f"api.test:{port}",), addresses={"api.test": "127.0.0.1"})
+    request = f"GET http://api.test.:{port}/ HTTP/1.1\\r\\nHost: internal\\r\\nX: y\\r\\n\\r\\n"
+    code = TUNNEL.replace('b"bye"', 'b"hello"')
+    ran = await opened(network).run(python(code, request))
+    assert "hello" in ran.output
+    assert b"Host: api.test" in heard[0]
+    assert b"internal" not in heard[0]
+
+
+def open_files():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def test_cancelled_commands_leave_no_socket(opened):
+    sandbox = opened(Network(allow=("api.test:80",)))
+    await sandbox.run("true")
+    before = open_files()
+    for _ in range(5):
+        task = asyncio.create_task(sandbox.run("sleep 7337"))
+        while not alive():  # noqa: ASYNC110  # of another process
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await sandbox.run("true")
+    assert open_files() <= before

@@ -187,6 +187,8 @@ class Launcher:
             if way_out is not None:
                 await way_out.close()
         finally:
+            if way_out is not None:
+                way_out.shut()
             if not answer.done():
                 self._kill(name)
             self._answers.pop(name, None)

@@ -104,21 +104,30 @@ class WayOut:
         self._network = network
         self._server: asyncio.Server | None = None
         self._open = 0
+        self._is_shut = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.contacts: list[Contact] = []
 
     async def serve(self, listening: socket.socket) -> None:
-        """Answer at a listening socket until `close`."""
+        """Answer at a listening socket until it is shut."""
+        if self._is_shut:
+            listening.close()
+            return
         self._server = await asyncio.start_server(
             self._accepted, sock=listening, limit=HEAD_BYTES_MAX
         )
 
-    async def close(self) -> None:
-        """End all connections."""
+    def shut(self) -> None:
+        """Answer no more, and let all connections end. Idempotent."""
+        self._is_shut = True
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
             task.cancel()
+
+    async def close(self) -> None:
+        """End all connections: afterwards all contacts are told."""
+        self.shut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -172,7 +181,7 @@ class WayOut:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if not self._network.allows(host, port):
             raise _Refused(403, f"{host}:{port} is not among the hosts that may be reached")
-        address = self._network.addresses.get(host.lower())
+        address = self._network.addresses.get(host.lower().rstrip("."))
         try:
             async with asyncio.timeout(CONNECT_S):
                 if address is None:
@@ -204,10 +213,28 @@ def _asked(head: bytes) -> tuple[str, int, bytes]:
     kept = [
         each
         for each in rest.split("\r\n")
-        if each and not each.lower().startswith(("proxy-", "connection:"))
+        if each and not each.lower().startswith(("proxy-", "connection:", "host:", " ", "\t"))
     ]
-    lines = [f"{method} {path}{query} {version}", *kept, "Connection: close", "", ""]
+    # Of the target, whatever was sent: else a server would answer as another one than was named.
+    shown = f"[{host}]" if ":" in host else host
+    of_host = f"Host: {shown}" if parts.port is None else f"Host: {shown}:{port}"
+    lines = [f"{method} {path}{query} {version}", of_host, *kept, "Connection: close", "", ""]
     return host, port or 80, "\r\n".join(lines).encode("latin-1")
+
+
+def _is_public(address: str) -> bool:
+    """Return whether an address is one host of the public internet, and no way around into another.
+
+    Of IPv6 that is 2000::/3 without the blocks by which IPv4 is reached or tunnelled.
+    """
+    found = ipaddress.ip_address(address)
+    if found.version == 4:  # noqa: PLR2004  # IPv4
+        return found.is_global and not found.is_multicast
+    is_unicast = found in ipaddress.ip_network("2000::/3")
+    return is_unicast and found.is_global and not any(found in block for block in _TUNNELS)
+
+
+_TUNNELS = [ipaddress.ip_network(block) for block in ("2001::/23", "2002::/16")]
 
 
 async def _resolved(host: str, port: int) -> str:
@@ -218,7 +245,7 @@ async def _resolved(host: str, port: int) -> str:
     """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for *_kind, address in found:
-        if ipaddress.ip_address(address[0]).is_global:
+        if _is_public(str(address[0])):
             return str(address[0])
     msg = "its address is not of the public internet"
     raise OSError(msg)

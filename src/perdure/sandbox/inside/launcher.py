@@ -283,4 +283,3 @@ def main() -> None:
         launcher.serve()
     finally:
         launcher.kill_all()
-        sys.exit(0)

@@ -75,7 +75,8 @@ def open_turn(
         _open(spec, userns, filter_)
     except BaseException as error:  # noqa: BLE001  # whatever it is, the worker must hear of it
         _report({"failed": _told(error)})
-    os._exit(1)
+    finally:
+        os._exit(1)  # in no case may a fork go on as the launcher
 
 
 def _arrange(descriptors: list[int], userns: int) -> None:
@@ -217,6 +218,7 @@ def _be_service(spec: dict[str, Any], service: dict[str, Any], filter_: bytes) -
 
 
 def _be_command(spec: dict[str, Any], filter_: bytes) -> NoReturn:
+    code = 126
     try:
         os.close(REPORT_FD)
         os.close(MAPPED_FD)
@@ -229,16 +231,17 @@ def _be_command(spec: dict[str, Any], filter_: bytes) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         os.chdir(spec["cwd"])
         _perform(spec)
+        code = 0
     except FileNotFoundError as error:
+        code = 127
         _say(spec, error)
-        os._exit(127)
-    except (OSError, ValueError) as error:
+    except BaseException as error:  # noqa: BLE001  # what was asked for makes it: it is told
         _say(spec, error)
-        os._exit(126)
-    os._exit(0)
+    finally:
+        os._exit(code)
 
 
-def _say(spec: dict[str, Any], error: Exception) -> None:
+def _say(spec: dict[str, Any], error: BaseException) -> None:
     text = error.strerror if isinstance(error, OSError) else str(error)
     os.write(ERRORS_FD, f"{spec['argv'][0]}: {text}\n".encode("utf-8", "surrogateescape"))
 
@@ -258,13 +261,24 @@ def _perform(spec: dict[str, Any]) -> None:
 def _write(path: str, mode: int) -> None:
     """Replace a file by what comes in; others see the old one or the new one."""
     folder, _, name = path.rpartition("/")
-    os.makedirs(folder or ".", exist_ok=True)
+    _make_folders(folder)
     beside = f"{folder or '.'}/.{name}.new"
     target = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     os.fchmod(target, mode)
     _pour(0, target)
     os.close(target)
     os.rename(beside, path)
+
+
+def _make_folders(path: str) -> None:
+    """Make a folder and what is above it, one by one: a path may be longer than any stack."""
+    made = "/" if path.startswith("/") else ""
+    for part in filter(None, path.split("/")):
+        made = f"{made}{part}/"
+        try:
+            os.mkdir(made, 0o755)
+        except FileExistsError:
+            continue
 
 
 def _pour(source: int, target: int) -> None:
