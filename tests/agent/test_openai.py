@@ -177,6 +177,8 @@ async def test_dropped_connections_and_silence_are_asked_for_again():
 @pytest.mark.parametrize(
     ("status", "headers", "after_s"),
     [
+        (429, {"Retry-After": "inf"}, 0.0),
+        (429, {"Retry-After": "1e300"}, 3600.0),
         (429, {"Retry-After": "17"}, 17.0),
         (429, {}, 0.0),
         (503, {"Retry-After": "nonsense"}, 0.0),

@@ -7,6 +7,7 @@ import apsw
 import pytest
 
 from perdure import RunCancelled, Runtime
+from perdure.engine.doctor import examine
 from perdure.errors import Conflict, NotFound, RecordErased, SealBroken, ThreadBusy, UsageError
 from perdure.governance import (
     check_receipt,
@@ -336,3 +337,24 @@ async def test_a_run_of_a_worker_that_lives_is_asked_to_cancel(url):
         await asked(runtime, run.id)
         await go_through(runtime, run)
         assert (await erase(runtime, thread="t", by="ada")).counts["runs"] == 2
+
+
+async def test_what_somebody_still_reads_keeps_an_erasure_open(url, folder):
+    """A reader of the file keeps its log: the erasure is not done, and the same call does it."""
+    async with Runtime.open(url, graphs()) as runtime:
+        await release(runtime)
+    reader = apsw.Connection(str(folder / "store.db"))
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM perdure_runs").fetchall()
+    async with Runtime.open(url, graphs(), worker=False) as runtime:
+        done = await erase(runtime, subject=SUBJECT, by="ada", force=True)
+        assert any("the same command finishes it" in str(each) for each in done.remains)
+        assert [each.code for each in (await examine(runtime.engine)).findings] == [
+            "erasure_unfinished"
+        ]
+        reader.close()
+        done = await erase(runtime, subject=SUBJECT, by="ada", force=True)
+        assert done.verification.found == 0
+        assert not [each for each in done.remains if "under way" in str(each)]
+        assert (await examine(runtime.engine)).findings == []
+    assert found_in(blobs_of(folder), all_canaries()) == set()

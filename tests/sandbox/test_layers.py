@@ -300,6 +300,8 @@ async def test_what_was_not_written_is_said(sandbox, path, mode):
         await sandbox.write(path, b"hello", mode=mode)
     await sandbox.write("/workspace/a/b/c", b"1")
     assert (await sandbox.run("cat a/b/c; echo $?")).output == "10\n"
+    # What walks this folder afterwards may do it by recursion.
+    await sandbox.run("rm -rf a")
 
 
 async def test_a_long_path_of_the_root_is_no_trouble(is_able, tmp_path):

@@ -4,6 +4,7 @@ It repeats nothing: an attempt that failed is an error, and whether and when the
 kernel's to decide, durably.
 """
 
+import math
 import os
 import ssl
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from perdure.agent.limits import (
     CONNECT_S_MAX,
     ERROR_BODY_BYTES_MAX,
     ERROR_CHARS_MAX,
+    RETRY_AFTER_S_MAX,
     SILENCE_S_MAX,
     STREAM_BYTES_MAX,
 )
@@ -195,14 +197,19 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     """
     given = headers.get("retry-after", "")
     try:
-        return max(float(given), 0.0)
+        return _bounded(float(given))
     except ValueError:
         pass
     try:
         until, now = parsedate_to_datetime(given), parsedate_to_datetime(headers.get("date", ""))
-        return max((until - now).total_seconds(), 0.0)
+        return _bounded((until - now).total_seconds())
     except (TypeError, ValueError):
         return None
+
+
+def _bounded(wanted_s: float) -> float | None:
+    """Return a time that can be meant; None: it says nothing, so that the usual backoff holds."""
+    return min(max(wanted_s, 0.0), RETRY_AFTER_S_MAX) if math.isfinite(wanted_s) else None
 
 
 def _advice(status: int, key: str) -> str:

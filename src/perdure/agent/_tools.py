@@ -18,7 +18,12 @@ from msgspec import Struct
 from perdure.agent._docstrings import described
 from perdure.agent._messages import ToolCall, ToolSpec
 from perdure.agent._text import cut
-from perdure.agent.limits import ARGUMENTS_CHARS_MAX, ERROR_CHARS_MAX, TOOL_BYTES_MAX
+from perdure.agent.limits import (
+    ARGUMENTS_CHARS_MAX,
+    ARGUMENTS_DEPTH_MAX,
+    ERROR_CHARS_MAX,
+    TOOL_BYTES_MAX,
+)
 from perdure.errors import GraphInvalid
 from perdure.graph import Effect
 from perdure.model import EffectKind
@@ -103,7 +108,21 @@ class Tool:
             expected = msgspec.json.encode(self.spec.parameters).decode()
             msg = cut(f"{error}. Expected: {expected}", ERROR_CHARS_MAX)
             raise ArgumentsInvalid(msg) from error
+        if depth_of(given) > ARGUMENTS_DEPTH_MAX:
+            msg = f"the arguments are nested deeper than {ARGUMENTS_DEPTH_MAX} levels"
+            raise ArgumentsInvalid(msg)
         return {name: getattr(typed, name) for name in given}
+
+
+def depth_of(value: Any) -> int:
+    """Return how deep lists and objects are in each other; level by level, so of any depth."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        lists = [each for each in level if isinstance(each, list)]
+        objects = [list(each.values()) for each in level if isinstance(each, dict)]
+        level = [inner for held in (*lists, *objects) for inner in held]
+    return depth
 
 
 @overload

@@ -27,6 +27,12 @@ CALLS_MAX = 64
 ARGUMENTS_CHARS_MAX = 256 * 1024
 """Characters of the arguments of one call: a large source file fits."""
 
+ARGUMENTS_DEPTH_MAX = 100
+"""Levels of the arguments of one call: below what a record can hold."""
+
+RETRY_AFTER_S_MAX = 3600.0
+"""Longest pause that an endpoint may ask for: a run is not to wait for ever on a wrong header."""
+
 TEXT_CHARS_MAX = 1_000_000
 """Characters of the text of one reply: far above the longest outputs of models."""
 

@@ -1,6 +1,7 @@
 """`erase`: everything of a thread or a subject, after a preview and a question, with a receipt."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,12 @@ from perdure.cli._text import clean, indented, plural
 from perdure.engine.outlook import command
 from perdure.errors import UsageError
 from perdure.governance import (
+    CheckedReceipt,
     ErasurePreview,
     Receipt,
     SigningKey,
     check_receipt,
+    fingerprint,
     load_private_key,
     load_public_key,
     preview_erasure,
@@ -85,19 +88,47 @@ def erase(
     if not by:
         msg = "erase: --by NAME is missing: say who; it is recorded. See: perdure erase --help"
         raise UsageError(msg)
-    if receipt is not None and receipt.exists():
-        msg = f"{str(receipt)!r} exists, and a receipt is evidence; nothing was erased"
-        raise UsageError(msg, path=str(receipt))
     signing = None if key is None else load_private_key(key)
-    asking = Asking(_again(named, by, force=force), store, yes=yes, as_json=as_json)
-    done = await_(_erase(asking, named, by, force=force, key=signing))
-    if receipt is not None:
-        write_receipt(done, receipt)
+    again = _again(named, by, force=force)
+    again += [
+        part
+        for name, path in (("--receipt", receipt), ("--key", key))
+        if path is not None
+        for part in (name, str(path))
+    ]
+    asking = Asking(again, store, yes=yes, as_json=as_json)
+    with _place_of(receipt):
+        done = await_(_erase(asking, named, by, force=force, key=signing))
+        if receipt is not None:
+            write_receipt(done, receipt)
     if as_json:
         print_json(receipt_json(done))
     else:
         _print_receipt(done, receipt)
     raise typer.Exit(0 if done.is_clean else LEFT)
+
+
+@contextmanager
+def _place_of(receipt: Path | None) -> Iterator[None]:
+    """Hold the place of a receipt while what it is about is erased: it can't be made again.
+
+    Raises:
+        UsageError: it exists, or can't be made; nothing was erased.
+    """
+    if receipt is None:
+        yield
+        return
+    if receipt.exists():
+        msg = f"{str(receipt)!r} exists, and a receipt is evidence; nothing was erased"
+        raise UsageError(msg, path=str(receipt))
+    try:
+        with receipt.open("x", encoding="utf-8"):
+            pass
+        receipt.unlink()
+    except OSError as error:
+        msg = f"{str(receipt)!r} can't be written: {error.strerror}; nothing was erased"
+        raise UsageError(msg, path=str(receipt)) from error
+    yield
 
 
 def _again(named: dict[str, Any], by: str, *, force: bool) -> list[str]:
@@ -231,6 +262,16 @@ def audit_receipt(
     else:
         threads = plural(len(checked.receipt.threads), "thread")
         say(f"a receipt of {checked.receipt.ended_at}: {threads} erased for {checked.receipt.by}")
-        signed = f"signed by key {checked.signed_by}" if checked.signed_by else "NOT SIGNED"
-        say(signed if checked.is_right else f"{signed}: it is NOT what was signed")
+        say(_signed(checked, None if known is None else fingerprint(known)))
     raise typer.Exit(0 if checked.is_right else LEFT)
+
+
+def _signed(checked: CheckedReceipt, wanted: str | None) -> str:
+    if not checked.signed_by:
+        return "NOT SIGNED"
+    signed = f"signed by key {checked.signed_by}"
+    if checked.is_right:
+        return signed
+    if wanted not in {None, checked.signed_by}:
+        return f"{signed}, NOT by the key that was given ({wanted})"
+    return f"{signed}: it is NOT what was signed"

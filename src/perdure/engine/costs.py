@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from perdure.codec import PageRef, describe, names_in, opened, ref_of
+from perdure.codec import PageRef, describe, is_erased, names_in, opened, ref_of
 from perdure.core import fold
 from perdure.engine.environment import Environment
 from perdure.engine.limits import PAGES_READ_MAX
@@ -117,9 +117,12 @@ async def _costs_of_run(store: Store, row: RunRow, pages: "_Pages") -> list[Chec
 
 
 async def _sized_records(store: Store, row: RunRow) -> AsyncIterator[tuple[rec.Record, float]]:
-    """Yield the records of a run, verified, each with its share of the bytes stored."""
+    """Yield the records of a run that were not pruned, each with its share of the bytes stored."""
     previous: FrameRow | None = None
     for frame in await store.read_frames(row.run_id):
+        if is_erased(frame.body):
+            previous = frame  # pruned: what is left is told
+            continue
         encoded = check_frame(frame, previous)
         share = len(frame.body) / max(sum(map(len, encoded)), 1)
         for seq, one in enumerate(encoded, frame.first_seq):

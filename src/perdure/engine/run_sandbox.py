@@ -28,9 +28,9 @@ class RunSandbox:
             backend = self._run.engine.sandbox_backend
             if backend is None:
                 msg = (
-                    "this runtime has no sandbox: open it with Runtime.open(..., "
-                    "sandbox=DirectorySandboxes(path)) to use ctx.sandbox and effects of kind "
-                    "'contained'"
+                    "this runtime has no sandbox: for ctx.sandbox and effects of kind "
+                    "'contained' open it with Runtime.open(..., sandbox=IsolatedSandboxes(path)), "
+                    "or run and worker with --sandbox FOLDER"
                 )
                 raise UsageError(msg, run_id=self._run.row.run_id)
             row = self._run.row

@@ -51,6 +51,7 @@ class RunCheck:
         self.is_taken = False
         self.copies: set[int] = set()
         self.is_whole = True
+        self._erased_to = 0
         self._is_trusted = True
         self._token = 0
         self._ledger = LedgerCheck(pages)
@@ -153,6 +154,7 @@ class RunCheck:
         if is_erased(frame.body):
             self.report.erased += count
             self.is_whole = False
+            self._erased_to = frame.first_seq + count - 1
             return
         for offset, encoded in enumerate(split_frame(frame.body)):
             seq = frame.first_seq + offset
@@ -256,7 +258,8 @@ class RunCheck:
                 self.find(f"{kind}_unknown", what)
             return
         seq, names = found
-        if names:
+        # What stands behind the last that is known of it may have been pruned.
+        if names and seq > self._erased_to:
             what = f"the row of {kind} {identity} differs from the journal in: {', '.join(names)}"
             self.find(f"{kind}_differs", what, seq)
 

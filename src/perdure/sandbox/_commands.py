@@ -172,7 +172,7 @@ class IsolatedSandbox:
         Raises:
             UsageError: the name or the command can't be taken; nothing was changed.
         """
-        argv = ["/bin/sh", "-c", f"exec {command}"] if isinstance(command, str) else list(command)
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         check(argv, env or {}, b"")
         if not (name.isascii() and name.isidentifier() and len(name) <= NAME_CHARACTERS_MAX):
             msg = f"{name!r} is no name of a service: letters, digits and _, at most 64"

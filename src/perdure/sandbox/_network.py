@@ -84,7 +84,8 @@ class Network(Struct, frozen=True, kw_only=True):
         """Variables that tell programs of the way out."""
         url = f"http://127.0.0.1:{PORT}"
         names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-        return dict.fromkeys(names, url)
+        own = "localhost,127.0.0.1,::1"  # services of the sandbox itself
+        return {**dict.fromkeys(names, url), "no_proxy": own, "NO_PROXY": own}
 
 
 class _Refused(Exception):
