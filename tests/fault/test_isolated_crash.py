@@ -8,12 +8,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
 from perdure.errors import UsageError
 from perdure.sandbox import IsolatedSandboxes
+from tests.sandbox.long import LONG, alive
 from tests.sandbox.workload import seen
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
@@ -51,7 +51,7 @@ WORKER = textwrap.dedent("""
         while True:
             for snapshot in snapshots:
                 await sandbox.restore(snapshot)
-                await sandbox.run("head -c 20 /dev/urandom > /workspace/more; sleep 7337 &")
+                await sandbox.run("head -c 20 /dev/urandom > /workspace/more; sleep LONG &")
                 await sandbox.take()
 
     asyncio.run(main())
@@ -60,7 +60,15 @@ WORKER = textwrap.dedent("""
 
 def start(root, point, nth, snapshots):
     return subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(root), point, str(nth), *snapshots],
+        [
+            sys.executable,
+            "-c",
+            WORKER.replace("LONG", LONG),
+            str(root),
+            point,
+            str(nth),
+            *snapshots,
+        ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
     )
@@ -106,19 +114,6 @@ async def check(root, known):
 
 def known_paths(known):
     return [path for files in known.values() for path in files]
-
-
-def alive():
-    """Return the command lines of sandboxed processes that outlived their worker."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes()
-        except OSError:
-            continue
-        if line.startswith(b"sleep\x007337"):
-            found.append(line)
-    return found
 
 
 async def nothing_is_left():

@@ -144,6 +144,14 @@ attempt(enter)
     Attack(20, "perf_event_open", "attempt(lambda: call(number(298, 241), None, 0, -1, -1, 0))"),
     Attack(20, "userfaultfd", "attempt(lambda: call(number(323, 282), 0))"),
     Attack(20, "io_uring", "attempt(lambda: call(425, 1, ctypes.create_string_buffer(120)))"),
+    Attack(20, "asynchronous_io", "attempt(lambda: call(number(206, 0), 8, bytes(8)))"),
+    Attack(36, "modules_and_command_line_of_the_host", """
+for name in ("modules", "cmdline", "partitions", "interrupts"):
+    try:
+        print("THROUGH" if open("/proc/" + name).read(1) else "stopped")
+    except OSError as error:
+        print("stopped", error)
+"""),
     Attack(20, "load_a_module", "attempt(lambda: call(number(313, 273), 0, b'', 0))"),
     Attack(20, "kexec", "attempt(lambda: call(number(246, 104), 0, 0, None, 0))"),
     Attack(20, "a_call_newer_than_the_filter", """

@@ -10,6 +10,7 @@ import pytest
 from perdure.errors import NotFound, UsageError
 from perdure.sandbox import IsolatedSandboxes, Limits
 from tests.sandbox.attacks import ATTACKS, PRELUDE
+from tests.sandbox.long import LONG
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -70,15 +71,15 @@ def test_a_flood_is_cut_and_does_not_stop_what_prints_it(shell):
 
 def test_a_daemon_does_not_outlive_the_command_and_is_named(shell):
     ran = shell(
-        "(setsid sleep 4242 > /dev/null 2>&1 &) ; "
-        "until grep -aq ^sleep.4242 /proc/[0-9]*/cmdline; do :; done; echo ok"
+        f"(setsid sleep {LONG} > /dev/null 2>&1 &) ; "
+        f"until grep -aq ^sleep.{LONG} /proc/[0-9]*/cmdline; do :; done; echo ok"
     )
     assert ran.output == "ok\n"
-    assert any("sleep 4242" in line for line in ran.left)
+    assert any(f"sleep {LONG}" in line for line in ran.left)
     found = subprocess.run(
         ["/bin/ps", "axww", "-o", "args"], capture_output=True, text=True, check=True
     )
-    assert "sleep 4242" not in found.stdout
+    assert f"sleep {LONG}" not in found.stdout
 
 
 def test_a_server_of_the_host_is_out_of_reach(shell):

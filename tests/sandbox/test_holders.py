@@ -11,7 +11,8 @@ import pytest
 
 from perdure.errors import LeaseLost, StoreLocked
 from perdure.sandbox import DirectorySandboxes, IsolatedSandboxes
-from tests.fault.test_isolated_crash import alive, nothing_is_left
+from tests.fault.test_isolated_crash import nothing_is_left
+from tests.sandbox.long import LONG, alive
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -23,7 +24,7 @@ STOPPED = textwrap.dedent("""
     async def main():
         sandbox = IsolatedSandboxes(sys.argv[1]).open("acme", "t", fence=(1, 1))
         print("ready", flush=True)
-        ran = await sandbox.run("echo old > f; sleep 7337; echo old > g")
+        ran = await sandbox.run("echo old > f; sleep LONG; echo old > g")
         for act in (sandbox.take, lambda: sandbox.restore(None), lambda: sandbox.run("echo z > f")):
             try:
                 await act()
@@ -38,7 +39,7 @@ STOPPED = textwrap.dedent("""
 
 async def test_a_stopped_worker_holds_nobody_up_and_comes_back_to_nothing(backend):
     worker = subprocess.Popen(  # noqa: ASYNC220  # it is waited for in an OS thread
-        [sys.executable, "-c", STOPPED, str(backend.root)],
+        [sys.executable, "-c", STOPPED.replace("LONG", LONG), str(backend.root)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         text=True,
@@ -78,7 +79,7 @@ async def test_a_later_run_comes_after_an_earlier_one(backend):
 async def test_two_of_one_holder_take_turns(backend, monkeypatch):
     monkeypatch.setattr("perdure.sandbox._disk.LOCK_WAIT_S", 0.3)
     one, two = (backend.open("acme", "t", fence=(1, 1)) for _ in range(2))
-    task = asyncio.create_task(one.run("touch begun; sleep 7337"))
+    task = asyncio.create_task(one.run(f"touch begun; sleep {LONG}"))
     while not alive():  # noqa: ASYNC110  # of another process
         await asyncio.sleep(0.01)
     with pytest.raises(StoreLocked, match="another process has been at work"):

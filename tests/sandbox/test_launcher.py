@@ -4,13 +4,13 @@ import asyncio
 import ctypes
 import json
 import os
+import signal
 
 import pytest
 
-from perdure.errors import StoreUnavailable
+from perdure.errors import NotFound, StoreUnavailable, UsageError
 from perdure.sandbox import Limits
-from tests.fault.test_isolated_crash import alive
-from tests.sandbox.test_layers import command_lines
+from tests.sandbox.long import LONG, alive
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -25,7 +25,7 @@ time.sleep(1)
 
 async def test_a_report_that_is_too_long_is_shortened(backend, sandbox):
     bystander = backend.open("other", "t")
-    task = asyncio.create_task(bystander.run("sleep 7337; echo never"))
+    task = asyncio.create_task(bystander.run(f"sleep {LONG}; echo never"))
     while not alive():  # noqa: ASYNC110  # of another process
         await asyncio.sleep(0.01)
     ran = await sandbox.run(["/usr/bin/python3", "-c", MANY], limits=Limits(deadline_s=60))
@@ -54,7 +54,7 @@ async def test_a_first_process_that_is_killed_is_told(sandbox):
 
 
 async def test_a_launcher_that_dies_says_that_the_command_may_have_been_executed(backend, sandbox):
-    task = asyncio.create_task(sandbox.run("touch sent; sleep 7337"))
+    task = asyncio.create_task(sandbox.run(f"touch sent; sleep {LONG}"))
     while not alive():  # noqa: ASYNC110  # of another process
         await asyncio.sleep(0.01)
     backend._launcher._process.kill()
@@ -104,10 +104,10 @@ async def test_what_the_kernel_counts_by_user_is_counted_for_the_tenant(sandbox,
     ran = await sandbox.run(["/usr/bin/python3", "-c", code + "; import time; time.sleep(0)"])
     assert 0 < int(ran.output) < 999
     task = asyncio.create_task(
-        sandbox.run(["/usr/bin/python3", "-c", code + "; import time; time.sleep(7337)"])
+        sandbox.run(["/usr/bin/python3", "-c", code + f"; import time; time.sleep({LONG})"])
     )
     try:
-        while not any(b"7337" in line for line in command_lines()):  # noqa: ASYNC110
+        while not alive():  # noqa: ASYNC110  # of another process
             await asyncio.sleep(0.01)
         fd = ctypes.CDLL(None).inotify_init()
         assert fd >= 0
@@ -115,3 +115,48 @@ async def test_what_the_kernel_counts_by_user_is_counted_for_the_tenant(sandbox,
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_burst_of_long_requests_is_served(backend):
+    """A packet is bounded, and so is what waits in a socket: neither may end the launcher."""
+    env = {"A": "\x01" * 60_000}
+    sandboxes = [backend.open("acme", f"t-{n}") for n in range(30)]
+    ran = await asyncio.gather(*(each.run("echo ok", env=env) for each in sandboxes))
+    assert [each.output for each in ran] == ["ok\n"] * 30
+
+
+async def test_a_launcher_that_hangs_is_ended_after_the_deadline(backend, sandbox, monkeypatch):
+    monkeypatch.setattr("perdure.sandbox._launching.LAUNCHER_STOP_S", 0.5)
+    await sandbox.run("true")
+    process = backend._launcher._process
+    process.send_signal(signal.SIGSTOP)
+    with pytest.raises(StoreUnavailable, match="may have been executed"):
+        await sandbox.run("echo on", limits=Limits(deadline_s=0.5))
+    assert (await sandbox.run("echo on")).output == "on\n"
+
+
+@pytest.mark.parametrize("path", ["pipe", "/dev/zero", "/dev/tty"])
+async def test_what_is_no_file_is_not_read(sandbox, path):
+    await sandbox.run("mkfifo pipe .f.new; mkfifo /etc/perdure 2>/dev/null")
+    with pytest.raises(NotFound):
+        await sandbox.read(path)
+    await sandbox.write("/workspace/f", b"1")
+    assert (await sandbox.run("cat f")).output == "1"
+
+
+async def test_text_that_can_not_be_encoded_is_refused(sandbox):
+    for act in (
+        lambda: sandbox.run("echo \udead\ud800"),
+        lambda: sandbox.run("true", env={"A": "\ud800"}),
+        lambda: sandbox.read("\ud800"),
+    ):
+        with pytest.raises(UsageError, match="can be encoded"):
+            await act()
+
+
+async def test_a_file_in_place_of_shared_memory_is_said(sandbox):
+    await sandbox.run("rm -rf /run/shm; touch /run/shm")
+    with pytest.raises(UsageError, match="earlier snapshot"):
+        await sandbox.run("true")
+    await sandbox.restore(None)
+    assert (await sandbox.run("echo on")).output == "on\n"

@@ -9,8 +9,8 @@ import pytest
 from perdure.errors import UsageError
 from perdure.sandbox import Contact, IsolatedSandboxes, Limits, Network
 from perdure.sandbox import _network as room
-from tests.fault.test_isolated_crash import alive
 from tests.sandbox.attacks import PRELUDE
+from tests.sandbox.long import LONG, alive
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -90,7 +90,7 @@ async def test_a_tunnel_carries_both_ways(opened, server):
 
 @pytest.mark.parametrize(
     "url",
-    ["http://other.test/", "http://api.test:81/", "http://api.test.evil/", "http://127.0.0.1:80/x"],
+    ["http://other.test/", "http://api.test:81/", "http://api.test.evil/", "http://127.0.0.2:80/x"],
 )
 async def test_another_host_is_refused_and_told(opened, server, url):
     network = Network(allow=("api.test:80",), addresses={"api.test": "127.0.0.1"})
@@ -240,7 +240,7 @@ async def test_cancelled_commands_leave_no_socket(opened):
     await sandbox.run("true")
     before = open_files()
     for _ in range(5):
-        task = asyncio.create_task(sandbox.run("sleep 7337"))
+        task = asyncio.create_task(sandbox.run(f"sleep {LONG}"))
         while not alive():  # noqa: ASYNC110  # of another process
             await asyncio.sleep(0.01)
         task.cancel()

@@ -7,7 +7,7 @@ import pytest
 
 from perdure.errors import UsageError
 from perdure.sandbox import Limits
-from tests.fault.test_isolated_crash import alive
+from tests.sandbox.long import LONG, alive
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -55,7 +55,7 @@ async def test_one_that_can_not_start_is_told_with_its_log_and_not_kept(sandbox)
     state = await sandbox.start_service("bad", "sh -c 'echo no such thing; exit 3'", port=8123)
     assert not state.is_up
     assert "ended with code 3: no such thing" in state.reason
-    state = await sandbox.start_service("deaf", "sleep 4444", port=8123, ready_s=0.3)
+    state = await sandbox.start_service("deaf", "sleep 60", port=8123, ready_s=0.3)
     assert "nothing answers at port 8123 after 0.3 s" in state.reason
     assert await sandbox.services() == []
 
@@ -82,9 +82,9 @@ async def test_one_is_replaced_and_stopped(sandbox):
 
 
 async def test_nothing_is_alive_in_between(sandbox):
-    assert (await sandbox.start_service("long", "sleep 7337")).is_up
-    ran = await sandbox.run("sleep 5555 & until grep -aq ^sleep /proc/$!/cmdline; do :; done")
-    assert ran.left == ("sleep 5555",)
+    assert (await sandbox.start_service("long", f"exec sleep {LONG}")).is_up
+    ran = await sandbox.run("sleep 61 & until grep -aq ^sleep /proc/$!/cmdline; do :; done")
+    assert ran.left == ("sleep 61",)
     for _ in range(200):
         if not alive():
             break

@@ -517,6 +517,8 @@ async def _records_upto(
     while upto is None or last < upto:
         frames = await store.read_frames(run_id, from_seq=last + 1, limit=FRAMES_READ)
         for frame in frames:
+            if upto is not None and frame.first_seq > upto:
+                return  # what stands behind it may have been pruned, and is nothing of it
             for seq, encoded in enumerate(check_frame(frame, previous), frame.first_seq):
                 if after < seq and (upto is None or seq <= upto):
                     yield record_at(frame, seq, encoded)

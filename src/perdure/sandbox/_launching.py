@@ -6,7 +6,6 @@ killed. Deadlines are kept here, outside of what could ignore them.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -20,7 +19,12 @@ from msgspec import Struct
 from perdure.errors import StoreUnavailable
 from perdure.sandbox._lock import Lock
 from perdure.sandbox._network import Contact, WayOut
-from perdure.sandbox.limits import FLOOD_BYTES_MAX, LAUNCHER_STOP_S, READ_BYTES
+from perdure.sandbox.limits import (
+    FLOOD_BYTES_MAX,
+    KILL_AGAIN_S,
+    LAUNCHER_STOP_S,
+    READ_BYTES,
+)
 
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from inside.launcher import main; main()"
 _PACKET_BYTES_MAX = 1 << 17
@@ -181,7 +185,7 @@ class Launcher:
             self._ways_out[name] = way_out
         output, errors = _Reading(keep_bytes), _Reading(keep_bytes)
         try:
-            self._send(channel, name, spec, [given, output, errors, lock])
+            await self._send(channel, name, spec, [given, output, errors, lock])
             cause = await self._until_ended(name, answer, [output, errors], deadline_s)
             said = answer.result()
             if way_out is not None:
@@ -226,6 +230,9 @@ class Launcher:
         if not answer.done():
             cause = "flood" if any(each.done() for each in floods) else "deadline"
             self._kill(name)
+            await _first([answer], LAUNCHER_STOP_S)
+        if not answer.done():
+            self.close()  # it was stopped, or hangs: all its turns end with it
         await answer
         for each in readings:
             await each.ended
@@ -238,20 +245,21 @@ class Launcher:
             msg = f"the launcher of sandboxes can't be started: {error}; nothing was executed"
             raise StoreUnavailable(msg) from error
 
-    def _send(
+    async def _send(
         self, channel: socket.socket, name: int, spec: dict[str, Any], streams: list[Any]
     ) -> None:
         given, output, errors, lock = streams
-        source = os.memfd_create("given", os.MFD_CLOEXEC)
-        handed = [source]
+        handed: list[int] = []
         try:
-            with open(source, "wb", closefd=False) as file:  # it has no path
-                file.write(given)
-            os.lseek(source, 0, os.SEEK_SET)
+            handed.append(_in_memory(given))
             handed += [output.open(), errors.open()]
-            sent = [*handed, lock.descriptor]
-            packet = json.dumps({"id": name, "spec": spec}).encode("utf-8", "surrogateescape")
-            socket.send_fds(channel, [packet], sent)
+            # Not in the packet, which would bound the layers and variables of a turn.
+            told = _in_memory(json.dumps(spec).encode("utf-8", "surrogateescape"))
+            handed.append(told)
+            packet = json.dumps({"id": name}).encode()
+            sent = [*handed[:3], lock.descriptor, told]
+            while not _is_sent(channel, packet, sent):
+                await _writable(channel)
         except OSError as error:
             self.close()
             msg = f"the launcher of sandboxes doesn't answer: {error}; nothing was executed"
@@ -262,9 +270,54 @@ class Launcher:
                 os.close(fd)
 
     def _kill(self, name: int) -> None:
-        with contextlib.suppress(OSError):
-            if self._channel is not None:
-                self._channel.send(json.dumps({"id": name, "kill": True}).encode())
+        """Ask for the end of a turn, as soon as there is room for it."""
+        channel = self._channel
+        packet = json.dumps({"id": name, "kill": True}).encode()
+        try:
+            if channel is not None and not _is_sent(channel, packet, []):
+                asyncio.get_running_loop().call_later(KILL_AGAIN_S, self._kill, name)
+        except OSError:
+            return  # it has ended, and its turns with it
+
+
+def _in_memory(content: bytes) -> int:
+    """Return a descriptor of a file in memory with this content, at its beginning."""
+    source = os.memfd_create("perdure", os.MFD_CLOEXEC)
+    try:
+        with open(source, "wb", closefd=False) as file:  # it has no path
+            file.write(content)
+        os.lseek(source, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(source)
+        raise
+    return source
+
+
+def _is_sent(channel: socket.socket, packet: bytes, descriptors: list[int]) -> bool:
+    """Send a packet; return False if there is no room for it now."""
+    try:
+        socket.send_fds(channel, [packet], descriptors)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def _writable(channel: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    there_is_room = loop.create_future()
+
+    def tell() -> None:
+        if not there_is_room.done():
+            there_is_room.set_result(None)
+
+    # A copy: several may wait at once, and the loop keeps one of each descriptor.
+    copy = os.dup(channel.fileno())
+    loop.add_writer(copy, tell)
+    try:
+        await there_is_room
+    finally:
+        loop.remove_writer(copy)
+        os.close(copy)
 
 
 async def _first(futures: list[asyncio.Future[Any]], deadline_s: float) -> None:

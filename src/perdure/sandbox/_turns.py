@@ -129,6 +129,9 @@ def check(argv: Sequence[str], env: Mapping[str, str], given: bytes) -> None:
     """Refuse what a kernel would cut short or misread."""
     texts = [*argv, *env, *env.values()]
     what = ""
+    if any(not _is_encodable(text) for text in texts):
+        msg = "arguments and variables must be text that can be encoded; nothing was executed"
+        raise UsageError(msg)
     if not argv or not argv[0]:
         what = "a command needs a program"
     elif any("\0" in text for text in texts):
@@ -142,6 +145,14 @@ def check(argv: Sequence[str], env: Mapping[str, str], given: bytes) -> None:
     if what:
         msg = f"{what}; nothing was executed"
         raise UsageError(msg)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def text_of(raw: bytes) -> str:

@@ -102,3 +102,6 @@ READY_S = 30.0
 
 MEMORY_LOCKED_BYTES_MAX = 1 << 20
 """Memory that a process may lock."""
+
+KILL_AGAIN_S = 0.02
+"""Pause before a launcher that had no room for it is asked again to kill a turn."""

@@ -5,10 +5,10 @@ in, and it holds connections and keys. The launcher has one OS thread, an empty 
 descriptors but its socket. When the socket ends, because the worker closed it or died, the launcher
 kills every sandbox and ends; when the launcher dies, the kernel kills them.
 
-A request is one packet of JSON; with it come the descriptors of standard input, output and errors,
-and of the lock that the turn holds:
+A request is one packet of JSON. With one that starts a turn come descriptors: of standard input,
+output and errors, of the lock that the turn holds, and of a file with the spec:
 
-    {"id": 1, "spec": {...}}      start a turn
+    {"id": 1}                     start a turn
     {"id": 1, "kill": true}       kill it
 
 The spec: `act` (run, read, write), `argv`, `env`, `cwd`; `parts`, the root first: `at` (where),
@@ -113,13 +113,15 @@ class Launcher:
     # -- requests ----------------------------------------------------------------------------------
 
     def _asked(self) -> bool:
-        packet, descriptors, _flags, _address = socket.recv_fds(self._channel, PACKET_BYTES_MAX, 4)
+        packet, descriptors, _flags, _address = socket.recv_fds(self._channel, PACKET_BYTES_MAX, 5)
         if not packet:
-            return False
+            return False  # the worker closed it, or died
         try:
             request = json.loads(packet)
-            if "spec" in request:
-                self._start(request["id"], request["spec"], descriptors)
+            if descriptors:
+                *streams, told = descriptors
+                with open(told, "rb", closefd=False) as file:
+                    self._start(request["id"], json.loads(file.read()), streams)
             else:
                 self._stop(request["id"])
         finally:

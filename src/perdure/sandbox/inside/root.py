@@ -27,8 +27,9 @@ LINKS = {
 }
 
 HIDDEN = (
-    "kcore", "keys", "key-users", "kmsg", "kpagecount", "kpageflags", "kallsyms", "sched_debug",
-    "sysrq-trigger", "timer_list", "latency_stats", "vmallocinfo", "slabinfo", "config.gz",
+    "cmdline", "config.gz", "diskstats", "interrupts", "iomem", "ioports", "kallsyms", "kcore",
+    "key-users", "keys", "kmsg", "kpagecount", "kpageflags", "latency_stats", "modules",
+    "partitions", "sched_debug", "slabinfo", "sysrq-trigger", "timer_list", "vmallocinfo",
 )  # fmt: skip
 """Files of /proc that tell of the host or act on it."""
 CLOSED = ("acpi", "bus", "driver", "fs", "irq", "scsi", "sys", "tty")
@@ -59,7 +60,7 @@ def enter(spec: dict[str, Any], userns: int) -> None:
         base = _base(part["base"], f"{staging}/base{number}", userns)
         _part(part, base, _inside(root, part["at"], owner), spec["options"])
     for source, target in spec["binds"]:
-        _bind(source, _inside(root, target.strip("/"), owner), userns)
+        _bind(source, _inside(root, target.strip("/"), owner, is_file=True), userns)
     _devices(root, owner)
     _processes(root, owner)
     os.chdir(root)
@@ -96,13 +97,14 @@ def _bind(source: str, target: str, userns: int, *, is_recursive: bool = True) -
     os.close(mount)
 
 
-def _inside(root: str, target: str, owner: int) -> str:
+def _inside(root: str, target: str, owner: int, *, is_file: bool = False) -> str:
     """Return a path under root, of which no part is a link; missing folders are made.
 
     Args:
         root: of the sandbox.
         target: below it.
         owner: whom folders that are made belong to; -1: whoever this is.
+        is_file: whether it may be a file.
 
     Raises:
         Replaced: a part is a link: nothing is mounted through it.
@@ -117,7 +119,8 @@ def _inside(root: str, target: str, owner: int) -> str:
             os.chmod(path, 0o1777 if path.endswith("/run/shm") else 0o755)
             os.chown(path, owner, owner)
             continue
-        if not stat.S_ISDIR(mode) and not (stat.S_ISREG(mode) and path.endswith(f"/{target}")):
+        is_shown_file = is_file and stat.S_ISREG(mode) and path.endswith(f"/{target}")
+        if not stat.S_ISDIR(mode) and not is_shown_file:
             msg = f"/{target} is no folder any more in this sandbox"
             raise Replaced(msg)
     return path

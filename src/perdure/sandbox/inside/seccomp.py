@@ -90,6 +90,8 @@ _AUDIT_ARCH = 0xC00000B7 if syscalls.IS_ARM else 0xC000003E
 _X32_BIT = 0x40000000
 _CLONE = 220 if syscalls.IS_ARM else 56
 _CLONE3 = 435
+_IO_SETUP = 0 if syscalls.IS_ARM else 206
+"""What it counts is counted for the whole host."""
 _SOCKET = 198 if syscalls.IS_ARM else 41
 _SOCKETPAIR = 199 if syscalls.IS_ARM else 53
 _IOCTL = 29 if syscalls.IS_ARM else 16
@@ -128,6 +130,7 @@ def program() -> bytes:
         (_JUMP_ABOVE, 0, 1, KNOWN_MAX),
         (_RETURN, 0, 0, _errno(errno.ENOSYS)),
         *_refusal(_CLONE3, errno.ENOSYS),
+        *_refusal(_IO_SETUP, errno.ENOSYS),
     ]
     column = 1 if syscalls.IS_ARM else 0
     for numbers in REFUSED.values():

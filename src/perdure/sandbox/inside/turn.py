@@ -17,6 +17,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import struct
 import traceback
 from typing import Any, NoReturn
@@ -249,7 +250,11 @@ def _say(spec: dict[str, Any], error: BaseException) -> None:
 def _perform(spec: dict[str, Any]) -> None:
     act, *arguments = spec["argv"]
     if spec["act"] == "read":
-        source = os.open(act, os.O_RDONLY | os.O_NOCTTY)
+        source = os.open(act, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            os.read(source, 0)  # says what it is, if it is a folder
+            msg = "it is no file"
+            raise ValueError(msg)
         _pour(source, OUTPUT_FD)
     elif spec["act"] == "write":
         _write(act, int(arguments[0], 8))
@@ -263,7 +268,9 @@ def _write(path: str, mode: int) -> None:
     folder, _, name = path.rpartition("/")
     _make_folders(folder)
     beside = f"{folder or '.'}/.{name}.new"
-    target = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)
+    target = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     os.fchmod(target, mode)
     _pour(0, target)
     os.close(target)
