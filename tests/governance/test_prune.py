@@ -9,8 +9,9 @@ import pytest
 
 from perdure import END, START, Graph, Runtime, append, effect
 from perdure.engine import loading
+from perdure.engine.limits import FORK_CHAIN_MAX
 from perdure.errors import HistoryPruned, NotFound, SettingInvalid, UsageError
-from perdure.governance import _prune, prune, verify
+from perdure.governance import _prune, erase, prune, verify
 from perdure.governance._keeping import BEGINNING, Copy, Point, Present, needed
 from perdure.governance._keeping import END as EVER
 from tests.fault.kept import graph, states_of
@@ -191,6 +192,31 @@ async def test_a_fork_that_is_started_while_its_origin_is_pruned(url, monkeypatc
         assert await runtime.state("t", at=2) == states_of(LINE)[1]
         assert (await verify(runtime)).findings == []
         assert await runtime.tags("t") == []
+
+
+async def test_a_fork_that_was_erased_keeps_nothing_of_its_origin(url):
+    async with Runtime.open(url, [graph]) as runtime:
+        await ran(runtime, LINE)
+        await (await runtime.fork("t", at=2, to="f")).result(timeout=20)
+        store = runtime.engine.store
+        assert len(await store.find_tags("default", "t")) == 1
+        await prune(runtime, keep=1, threads=["t"])
+        assert 2 in await readable(runtime)
+        await erase(runtime, thread="f", by="ada")
+        await prune(runtime, keep=1, threads=["t"])
+        assert await store.find_tags("default", "t") == []
+        assert 2 not in await readable(runtime)
+
+
+async def test_a_long_chain_of_forks_is_forked_on(url):
+    async with Runtime.open(url, [graph]) as runtime:
+        await ran(runtime, LINE)
+        thread, expected = "t", states_of(LINE)[1]
+        for n in range(FORK_CHAIN_MAX + 3):
+            run = await runtime.fork(thread, at=2 if thread == "t" else 1, to=f"f{n}")
+            await run.result(timeout=20)
+            thread = f"f{n}"
+            assert await runtime.state(thread, at=1) == expected
 
 
 async def test_a_fork_of_what_is_pruned_meanwhile_is_not_started(url):

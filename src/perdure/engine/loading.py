@@ -449,7 +449,7 @@ async def read_place(store: Store, found: At) -> None:
     if found.place is not None:
         run = found.run
         try:
-            await _read_place(store, run.tenant, run.thread, found.place, found.origins)
+            await _read_place(store, run.tenant, run.thread, found.place, 0)
         except HistoryPruned:
             raise
         except RecordErased as error:

@@ -3,12 +3,27 @@
 from perdure.engine import Runtime
 from perdure.engine.branches import fork_origin
 from perdure.engine.compare import started_of
+from perdure.engine.environment import Environment
 from perdure.engine.origins import inheriting_start
-from perdure.governance.limits import RUNS_PAGE
+from perdure.engine.tagging import PIN_MARK
+from perdure.governance.limits import PIN_GRACE_US, RUNS_PAGE
 from perdure.ids import RunId, TenantId, ThreadId
-from perdure.model import RunRow
+from perdure.model import RunRow, TagRow
 from perdure.model import records as rec
 from perdure.store.api import RunQuery
+
+
+async def is_stale_pin(engine: Environment, tag: TagRow) -> bool:
+    """Return whether a tag was put there by a fork that refers to its origin no more.
+
+    The fork was erased, or never started: then it is left alone for as long as a start may take.
+    """
+    if not tag.name.startswith(PIN_MARK):
+        return False
+    row = await engine.store.read_run(RunId(tag.name.removeprefix(PIN_MARK)))
+    if row is None:
+        return engine.now_us() - tag.at_us > PIN_GRACE_US
+    return await inheriting_start(engine.store, row) is None
 
 
 class Forks:

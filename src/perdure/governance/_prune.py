@@ -21,7 +21,7 @@ from perdure.codec import decode_record, erase_frame, is_erased, split_frame
 from perdure.engine import Runtime
 from perdure.errors import DecodeFailed, SettingInvalid, StoreCorrupt, UsageError
 from perdure.governance._collect import Collected, collect
-from perdure.governance._forked import Forks
+from perdure.governance._forked import Forks, is_stale_pin
 from perdure.governance._keeping import (
     BEGINNING,
     END,
@@ -50,6 +50,7 @@ from perdure.model import (
     FrameErasure,
     FrameRow,
     RunRow,
+    TagRow,
     ThreadRow,
 )
 from perdure.model import records as rec
@@ -117,6 +118,14 @@ class Pruned:
         pages = self.collected.bytes if self.collected is not None else 0
         return sum(thread.bytes for thread in self.threads) + pages
 
+
+_OPEN = frozenset({
+    EffectState.INTENDED,
+    EffectState.UNCERTAIN,
+    EffectState.COMPENSATING,
+    EffectState.COMPENSATION_FAILED,
+})  # fmt: skip
+"""States of effects that somebody has to see to yet, and needs request and result for."""
 
 Telling = Callable[[Pruned], None]
 
@@ -262,7 +271,7 @@ class _Prune:
         runs = await self._store.read_thread_runs(tenant, thread, from_ordinal=1)
         plan = _Plan(row, runs)
         # Before the journals: a tag that comes later is one that the erasure does not expect.
-        tags = await self._store.find_tags(tenant, thread)
+        tags = await self._tags(tenant, thread)
         plan.tags = frozenset((tag.name, tag.checkpoint) for tag in tags)
         points: dict[int, Point] = {}
         present = Present()
@@ -284,6 +293,15 @@ class _Prune:
         if line == BEGINNING and done.kept < done.checkpoints:
             done.note = "all of it is needed to read the newest state: it is small, or young"
         return plan
+
+    async def _tags(self, tenant: TenantId, thread: ThreadId) -> list[TagRow]:
+        """Return the tags of a thread, without those of forks that need nothing any more."""
+        found = await self._store.find_tags(tenant, thread)
+        engine = self._runtime.engine
+        stale = [tag for tag in found if await is_stale_pin(engine, tag)]
+        for tag in stale if not self._is_dry else ():
+            await self._store.drop_tag(tenant, thread, tag.name)
+        return [tag for tag in found if tag not in stale]
 
     async def _copies(self, plan: _Plan) -> tuple[list[Copy], Copy]:
         """Return the thread's copies by `made_at`, and the one that its newest state is read by."""
@@ -385,7 +403,7 @@ class _Prune:
             replace(row, request_wire=b"", result_wire=None)
             for row in await self._store.find_effects(query)
             if row.business_key is None
-            and row.state not in {EffectState.INTENDED, EffectState.UNCERTAIN}
+            and row.state not in _OPEN
             and (row.request_wire or row.result_wire is not None)
         ]
 

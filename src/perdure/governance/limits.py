@@ -78,3 +78,6 @@ END_TRIES = 100
 
 RECEIPT_BYTES_MAX = 64 * 1024 * 1024
 """Largest receipt that is read: 10,000 threads and their effects take a few MB."""
+
+PIN_GRACE_US = 600_000_000
+"""How long a fork's tag on its origin waits for its fork to be started: ten minutes."""
