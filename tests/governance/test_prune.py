@@ -322,6 +322,39 @@ async def test_effects_of_pruned_runs_are_emptied(url):
         assert (await verify(runtime)).findings == []
 
 
+stepping = Graph(Waiting, name="kept-stepping")
+
+
+@stepping.node
+async def step(state: Waiting, ctx: Any) -> dict[str, Any]:
+    """Pay in the middle of a run: the intent goes with the step before it."""
+    return {"notes": [await ctx.call(pay, len(state.notes))]}
+
+
+stepping.edge(START, step)
+stepping.branch(step, lambda state: step if len(state.notes) % 8 else END, targets=[step, END])
+
+
+async def test_an_effect_whose_outcome_was_pruned_is_no_damage_and_a_changed_one_is(tmp_path):
+    path = tmp_path / "s.db"
+    async with Runtime.open(f"sqlite:///{path}", [stepping]) as runtime:
+        for _ in range(3):
+            await (await runtime.start(stepping, thread="t")).result(timeout=20)
+        for checkpoint in (3, 5, 12):
+            await runtime.tag("t", checkpoint, f"at-{checkpoint}", by="ada")
+        done = await prune(runtime, keep=1)
+        assert done.threads[0].frames > 0
+        assert (await verify(runtime)).findings == []
+        newest = max(await runtime.effects(state=None), key=lambda each: each.id)
+        with apsw.Connection(str(path)) as db:
+            db.execute(
+                "UPDATE perdure_effects SET result_wire = x'01' WHERE effect_id = ?", (newest.id,)
+            )
+        [finding] = (await verify(runtime)).findings
+        assert finding.code == "effect_differs"
+        assert "result" in finding.what
+
+
 async def test_a_tag_that_comes_between_is_kept(url, monkeypatch):
     async with Runtime.open(url, [graph]) as runtime:
         await ran(runtime, LINE)

@@ -68,6 +68,16 @@ def _kept(value: bytes | None) -> bytes | None:
 _OUTSIDE = frozenset(kind.value for kind in EffectKind if kind.is_outside)
 
 
+_OUTCOME = frozenset({"state", "attempt", "result", "failure", "decision"})
+"""Columns that a later record changes."""
+_MAY_GO_ON = frozenset({EffectState.INTENDED, EffectState.UNCERTAIN, EffectState.COMPENSATING})
+_CAME_LATER = frozenset({
+    EffectState.COMPENSATING,
+    EffectState.COMPENSATED,
+    EffectState.COMPENSATION_FAILED,
+})  # fmt: skip
+
+
 class LedgerCheck:
     """The effects and asks of one run."""
 
@@ -189,8 +199,12 @@ class LedgerCheck:
 
     # -- rows --------------------------------------------------------------------------------------
 
-    def effect(self, row: EffectRow) -> tuple[int, list[str]] | None:
-        """Return the seq that a row must agree with, and what of it differs; None: no record."""
+    def effect(self, row: EffectRow, erased_to: int = 0) -> tuple[int, list[str]] | None:
+        """Return the seq that a row must agree with, and what of it differs; None: no record.
+
+        `erased_to`: records up to this seq may have been pruned; what they may have said can't be
+        compared.
+        """
         known = self._effects.pop(row.effect_id, None)
         if known is None:
             return None
@@ -210,7 +224,10 @@ class LedgerCheck:
             pairs["request"] = self._pair(row.request_wire, known.request)
         if known.decision is not None:
             pairs["decision"] = ((row.decision, row.decided_by), known.decision)
-        return known.seq, [name for name, (stored, told) in pairs.items() if stored != told]
+        is_open = known.state in _MAY_GO_ON or row.state in _CAME_LATER
+        unknown = _OUTCOME if known.seq <= erased_to and is_open else frozenset[str]()
+        names = [name for name, (stored, told) in pairs.items() if stored != told]
+        return known.seq, [name for name in names if name not in unknown]
 
     def ask(self, row: AskRow) -> tuple[int, list[str]] | None:
         """Return the same for the row of an ask."""

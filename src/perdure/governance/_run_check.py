@@ -228,7 +228,7 @@ class RunCheck:
         if not is_readable:
             self._ledger.forget(row.effect_id)
             return
-        self._compare("effect", row.effect_id, self._ledger.effect(row))
+        self._compare("effect", row.effect_id, self._ledger.effect(row, self._erased_to))
 
     def ask(self, row: AskRow, *, is_readable: bool = True) -> None:
         """Compare an ask's row; one that can't be read is only counted."""
@@ -258,8 +258,7 @@ class RunCheck:
                 self.find(f"{kind}_unknown", what)
             return
         seq, names = found
-        # What stands behind the last that is known of it may have been pruned.
-        if names and seq > self._erased_to:
+        if names:
             what = f"the row of {kind} {identity} differs from the journal in: {', '.join(names)}"
             self.find(f"{kind}_differs", what, seq)
 
