@@ -99,6 +99,10 @@ NEXT: dict[type[PerdureError], str] = {
         "Make the code before the call the same on every execution (`ctx.now`, `ctx.random`, "
         "`ctx.call` for what varies), then `perdure resolve RUN_ID --retry --by NAME`."
     ),
+    errors.SandboxMissing: (
+        "Start a worker with `--sandbox FOLDER` (of the run's files, if it has any), then `perdure "
+        "resolve RUN_ID --retry --by NAME`."
+    ),
     errors.VersionMismatch: (
         "Start a worker with the run's version, which takes it up by itself; or `perdure resolve "
         "RUN_ID --to-version N --by NAME`; or `perdure cancel RUN_ID`."
@@ -218,8 +222,8 @@ REASONS_HEAD = """
 
 `perdure show RUN_ID` names the type of what parked or ended a run, or made an effect fail or
 uncertain. Most are classes: those above, or the exception that a node or an effect of yours raised.
-`ReplayDiverged`, `VersionMismatch`, `MigrationFailed`, `StoreCorrupt` and `DecodeFailed` park a
-run; others end it. These are no classes:
+`ReplayDiverged`, `SandboxMissing`, `VersionMismatch`, `MigrationFailed`, `StoreCorrupt` and
+`DecodeFailed` park a run; others end it. These are no classes:
 
 | reason | of | meaning | next |
 |---|---|---|---|

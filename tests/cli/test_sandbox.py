@@ -51,10 +51,22 @@ def test_doctor_says_what_isolates_here(cli):
     assert done.code == (0 if "isolated sandboxes: yes" in done.out else 1)
 
 
-def test_without_a_sandbox_the_run_says_what_is_missing(cli, target):
-    done = cli("run", target, "--json")
-    assert done.code == 10
-    assert "sandbox" in done.out + done.err
+def test_without_its_sandbox_a_run_is_parked_and_goes_on_with_it(cli, target, tmp_path):
+    done = cli("run", target, "--thread", "t", "--json")
+    assert done.code == 12
+    assert "--sandbox FOLDER" in done.out + done.err
+    run_id = done.json["run"]["id"]
+    host = cli("doctor", "--host", "--json")
+    if not host.json["host"]["can_isolate"]:
+        pytest.skip(f"NOT TESTED: {host.json['host']['reason']}")
+    assert cli("resolve", run_id, "--retry", "--by", "ada").code == 0
+    worker = cli.start("worker", target, "--sandbox", str(tmp_path / "boxes"))
+    try:
+        shown = cli.until(run_id, "succeeded")
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=30)
+    assert shown["run"]["status"] == "succeeded"
 
 
 def test_a_folder_that_can_not_be_made_is_said_before_anything_is_executed(cli, target):

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from perdure.engine.ports import HeldRun, NodePort
-from perdure.errors import UsageError
+from perdure.errors import NotFound, SandboxMissing
 from perdure.model import records as rec
 
 
@@ -19,20 +19,11 @@ class RunSandbox:
         self._gate = asyncio.Lock()
 
     def open(self) -> Any:
-        """Return the sandbox.
-
-        Raises:
-            UsageError: the runtime has none.
-        """
+        """Return the sandbox; where the runtime has none the run is parked."""
         if self._sandbox is None:
             backend = self._run.engine.sandbox_backend
             if backend is None:
-                msg = (
-                    "this runtime has no sandbox: for ctx.sandbox and effects of kind "
-                    "'contained' open it with Runtime.open(..., sandbox=IsolatedSandboxes(path)), "
-                    "or run and worker with --sandbox FOLDER"
-                )
-                raise UsageError(msg, run_id=self._run.row.run_id)
+                self._run.park(self._missing("this worker has no sandbox"))
             row = self._run.row
             fence = row.ordinal, row.token
             self._sandbox = backend.open(row.tenant, row.thread, fence=fence)
@@ -51,7 +42,20 @@ class RunSandbox:
         # With a lease that is not safe, the files may be the next holder's by now.
         await self._run.check_dispatch()
         # Whatever no snapshot holds was left by an execution that did not end.
-        await self.open().restore(self._run.state.snapshot)
+        try:
+            await self.open().restore(self._run.state.snapshot)
+        except NotFound as error:
+            self._run.park(self._missing(f"its sandboxes are not those of this run: {error}"))
+
+    def _missing(self, why: str) -> SandboxMissing:
+        run_id = self._run.row.run_id
+        msg = (
+            f"run {run_id!r} works on files of a sandbox, and {why}; nothing was executed. Start "
+            "a worker with --sandbox FOLDER, or Runtime.open(..., "
+            "sandbox=IsolatedSandboxes(FOLDER)), "
+            f"then: perdure resolve {run_id} --retry --by NAME"
+        )
+        return SandboxMissing(msg, run_id=run_id)
 
     async def leave(self, context: NodePort) -> None:
         """Take a snapshot of what the node left, and let others in, if it has the sandbox."""

@@ -28,6 +28,7 @@ now, whether trying again can help, and the next command. The tree:
     |   +-- StepLimitReached
     +-- LeaseLost                 another holder owns the run; nothing was written
     +-- ReplayDiverged            a node asked for something else than its record says
+    +-- SandboxMissing            a worker has no sandbox, or not the one of the run
     +-- VersionMismatch           nobody executes the run's version, or the other one does not fit
     +-- MigrationFailed           what a run stored can't be brought to another graph version
     +-- StoreError                the store can't serve
@@ -89,6 +90,7 @@ from perdure.errors._tree import (
     RunCancelled,
     RunFailed,
     RunFinal,
+    SandboxMissing,
     SealBroken,
     SettingInvalid,
     StartKeyReused,
@@ -149,6 +151,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunFinal",
+    "SandboxMissing",
     "SealBroken",
     "SettingInvalid",
     "StartKeyReused",

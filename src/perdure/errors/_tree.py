@@ -187,6 +187,10 @@ class ReplayDiverged(PerdureError):
     """A node asked for something else than its journal says; nothing was sent."""
 
 
+class SandboxMissing(PerdureError):
+    """A worker has no sandbox, or not the one that a run's files are in; nothing was executed."""
+
+
 class VersionMismatch(PerdureError):
     """A run and the graph version that is there do not fit.
 
