@@ -89,6 +89,7 @@ async def test_backoff_counts_attempts_and_never_exceeds_its_cap():
     assert sum(gaps) > 100
 
 
+@pytest.mark.timeout(60)  # 10,000 s of virtual time in small steps, and OS threads that seal
 async def test_a_vanished_worker_is_replaced_when_its_lease_ends():
     services = virtual_services(4)
     sent = []

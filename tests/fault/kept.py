@@ -107,8 +107,16 @@ async def prune_all_the_time(url: str) -> None:
                 continue
 
 
+async def fork_once(url: str, point: str, nth: str) -> None:
+    """Fork a thread, and die at the point."""
+    services = dying(point, int(nth))
+    async with Runtime.open(url, [graph], worker=False, services=services) as runtime:
+        await runtime.fork("a", at=2, to="f")
+
+
 if __name__ == "__main__":
     import asyncio
 
     url_, what_, *rest_ = sys.argv[1:]
-    asyncio.run(prune_once(url_, *rest_) if what_ == "prune" else prune_all_the_time(url_))
+    does_ = {"prune": prune_once, "fork": fork_once, "loop": prune_all_the_time}
+    asyncio.run(does_[what_](url_, *rest_))

@@ -102,6 +102,27 @@ async def test_killed_while_pruning(url, point, nth):
     assert await check(url, must) >= 10
 
 
+async def test_killed_between_a_tag_and_its_fork(url, monkeypatch):
+    """The tag of a fork that never came keeps too much for a while, and nothing else happens."""
+    await fill(url)
+    process = await child(url, "fork", "fork.pinned", "1")
+    _out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == -signal.SIGKILL, err.decode()
+    must = {thread: {len(states_of(line))} for thread, line in LINES.items()}
+    async with Runtime.open(url, [graph]) as runtime:
+        assert await runtime.runs(thread="f") == []
+        await prune(runtime, keep=1)
+        await check(url, must | {"a": {2, 4, *must["a"]}})
+        assert len(await runtime.tags("a")) == 1
+        fork = await runtime.fork("a", at=2, to="f")
+        state = await fork.result(timeout=30)
+        monkeypatch.setattr("perdure.governance._forked.PIN_GRACE_US", 0)
+        await prune(runtime, keep=1)
+        assert await runtime.state("f") == state
+        assert len(await runtime.engine.store.find_tags("default", "a")) == 2
+        assert (await verify(runtime)).findings == []
+
+
 @pytest.mark.timeout(240)
 async def test_pages_are_collected_while_others_write(url):
     """The same texts come and go, so that garbage is wanted again all the time."""

@@ -31,6 +31,9 @@ ELSEWHERE = {
     "keys.rewrap.": "tests/sealing/test_rotation.py",
     "prune.": "tests/fault/test_retention.py",
     "collect.": "tests/fault/test_retention.py",
+    "fork.pinned": "tests/fault/test_retention.py",
+    "sandbox.freeze.": "tests/fault/test_isolated_crash.py",
+    "sandbox.rollback.": "tests/fault/test_isolated_crash.py",
 }
 """Crash points, by the beginning of their names, that tests of their own kill at."""
 
