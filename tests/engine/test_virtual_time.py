@@ -89,8 +89,7 @@ async def test_backoff_counts_attempts_and_never_exceeds_its_cap():
     assert sum(gaps) > 100
 
 
-@pytest.mark.timeout(60)  # 10,000 s of virtual time in small steps, and OS threads that seal
-async def test_a_vanished_worker_is_replaced_when_its_lease_ends():
+async def test_a_vanished_worker_is_replaced_when_its_lease_ends(tmp_path):
     services = virtual_services(4)
     sent = []
 
@@ -103,7 +102,9 @@ async def test_a_vanished_worker_is_replaced_when_its_lease_ends():
 
     graph = one_node(lambda ctx: ctx.call(send))
     async with services.clock.autojump():
-        first = Runtime.open("memory://vanish", graphs=[graph], services=services)
+        # Of this test alone: what a vanished worker leaves is there for the next of the same name.
+        url = f"memory://{tmp_path.name}"
+        first = Runtime.open(url, graphs=[graph], services=services)
         await first.__aenter__()
         run = await first.start(graph, {})
         while not sent:
@@ -113,7 +114,7 @@ async def test_a_vanished_worker_is_replaced_when_its_lease_ends():
             loop.cancel()
         for _row, execution, _task in first.worker._held.values():
             execution.lost()
-        async with Runtime.open("memory://vanish", graphs=[graph], services=services) as second:
+        async with Runtime.open(url, graphs=[graph], services=services) as second:
             result = await (await second.get(run.id)).result()
             assert result.results == ["sent"]
         assert len(sent) == 2
