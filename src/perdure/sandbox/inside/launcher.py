@@ -113,7 +113,12 @@ class Launcher:
     # -- requests ----------------------------------------------------------------------------------
 
     def _asked(self) -> bool:
-        packet, descriptors, _flags, _address = socket.recv_fds(self._channel, PACKET_BYTES_MAX, 5)
+        try:
+            packet, descriptors, _flags, _address = socket.recv_fds(
+                self._channel, PACKET_BYTES_MAX, 5
+            )
+        except ConnectionError:
+            return False  # the worker was killed
         if not packet:
             return False  # the worker closed it, or died
         try:
