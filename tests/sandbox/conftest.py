@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -52,8 +51,3 @@ def shell(sandbox) -> Callable[..., Ran]:
 @pytest.fixture
 def is_root() -> bool:
     return os.geteuid() == 0
-
-
-def owned(folder: Path) -> list[str]:
-    """Return names in a folder, for a test that nothing was left there."""
-    return sorted(path.name for path in folder.iterdir())

@@ -1,7 +1,6 @@
 """`erase`: everything of a thread or a subject, after a preview and a question, with a receipt."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,10 +96,11 @@ def erase(
         for part in (name, str(path))
     ]
     asking = Asking(again, store, yes=yes, as_json=as_json)
-    with _place_of(receipt):
-        done = await_(_erase(asking, named, by, force=force, key=signing))
-        if receipt is not None:
-            write_receipt(done, receipt)
+    if receipt is not None:
+        _check_place(receipt)
+    done = await_(_erase(asking, named, by, force=force, key=signing))
+    if receipt is not None:
+        write_receipt(done, receipt)
     if as_json:
         print_json(receipt_json(done))
     else:
@@ -108,16 +108,12 @@ def erase(
     raise typer.Exit(0 if done.is_clean else LEFT)
 
 
-@contextmanager
-def _place_of(receipt: Path | None) -> Iterator[None]:
-    """Hold the place of a receipt while what it is about is erased: it can't be made again.
+def _check_place(receipt: Path) -> None:
+    """Refuse a place where a receipt can't be written: it can't be made again.
 
     Raises:
         UsageError: it exists, or can't be made; nothing was erased.
     """
-    if receipt is None:
-        yield
-        return
     if receipt.exists():
         msg = f"{str(receipt)!r} exists, and a receipt is evidence; nothing was erased"
         raise UsageError(msg, path=str(receipt))
@@ -128,7 +124,6 @@ def _place_of(receipt: Path | None) -> Iterator[None]:
     except OSError as error:
         msg = f"{str(receipt)!r} can't be written: {error.strerror}; nothing was erased"
         raise UsageError(msg, path=str(receipt)) from error
-    yield
 
 
 def _again(named: dict[str, Any], by: str, *, force: bool) -> list[str]:

@@ -58,12 +58,6 @@ class Layer(Struct, frozen=True):
     base: str
 
 
-class Stack(Struct, frozen=True):
-    """A thread's layers, topmost first, as folders."""
-
-    layers: tuple[Path, ...]
-
-
 def part_name(at: str) -> str:
     """Return the folder of a part: one for the root, one for each path."""
     return "root" if not at else at.replace("/", "-")

@@ -54,10 +54,6 @@ CHUNK_BYTES = 1 << 16
 OUTPUT_FD, ERRORS_FD, REPORT_FD, MAPPED_FD, LOCK_FD = 1, 2, 3, 4, 5
 
 
-class SetUpError(Exception):
-    """A step of the set-up failed; nothing was executed."""
-
-
 def open_turn(
     spec: dict[str, Any], descriptors: list[int], userns: int, filter_: bytes
 ) -> NoReturn:
