@@ -30,3 +30,9 @@ async def asked(runtime, run=None):
 async def answered(runtime, run, value=True, by="ada"):
     """Answer the next open question of a run."""
     await runtime.answer((await asked(runtime, run)).id, value, by=by)
+
+
+async def let_go(runtime):
+    """Wait until the worker holds nothing: a run waits, or ends, a moment before it is let go."""
+    while runtime.worker.held:  # noqa: ASYNC110  # no event says so
+        await asyncio.sleep(PAUSE_S)

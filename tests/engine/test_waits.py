@@ -24,6 +24,7 @@ from perdure.errors import NotFound, RunFinal, StartKeyReused, ThreadBusy, Usage
 from tests.engine.one_node import State
 from tests.engine.one_node import one_node as one_node_of
 from tests.engine.polled import asked as only_ask
+from tests.engine.polled import let_go
 from tests.engine.polled import reached as until
 
 one_node = partial(one_node_of, name="waits")
@@ -93,7 +94,7 @@ async def test_a_waiting_run_holds_no_lease_and_repeats_nothing(open_runtime):
     row = await until(run, "waiting")
     assert row.holder is None
     assert row.waits[0].kind == "approval"
-    assert runtime.worker.held == 0
+    await let_go(runtime)
     before = [e.body for e in await runtime.events(run.id) if e.kind == "noted"]
     await runtime.answer((await only_ask(runtime)).id, True, by="ann")
     await run.result(timeout=10)

@@ -226,7 +226,8 @@ async def test_long_chains_are_squashed_and_come_back_equal(backend, seed, monke
         known[snapshot] = await seen(sandbox)
     # A user without rights can't merge folders that a command closed: the chain stays.
     assert [*backend.root.glob("tenants/*/layers/*/squashed")] or not is_root
-    for snapshot in chance.sample([*known], 12):
+    # Turns that change nothing leave the snapshot of the turn before them.
+    for snapshot in chance.sample([*known], min(12, len(known))):
         await sandbox.restore(snapshot)
         assert await seen(sandbox) == known[snapshot]
     await sandbox.run(next(commands))
