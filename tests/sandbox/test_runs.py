@@ -10,8 +10,10 @@ import textwrap
 import pytest
 
 from perdure import START, Context, Graph, Runtime, effect
-from perdure.sandbox import IsolatedSandboxes
+from perdure.errors import EffectFailed, RunFailed
+from perdure.sandbox import DirectorySandboxes, IsolatedSandboxes, Limits
 from tests.engine.one_node import State
+from tests.engine.polled import answered, reached
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -97,3 +99,54 @@ async def test_a_killed_worker_loses_and_repeats_nothing_in_the_files(is_able, t
             worker.communicate()
             kills += 1
     assert output.decode() == "".join(f"{n}\n" for n in range(8)) + "d7\n"
+
+
+async def test_what_a_node_does_by_its_sandbox_is_recorded(is_able, tmp_path):
+    executions = []
+    graph = Graph(State, name="direct")
+
+    @graph.node
+    async def act(state: State, ctx: Context) -> dict:
+        executions.append(1)
+        await ctx.sandbox.write("/workspace/log", b"begun\n")
+        ran = await ctx.sandbox.run("echo one >> log; cat log", limits=Limits(deadline_s=60))
+        await ctx.ask("Go on?", schema=bool)
+        again = await ctx.sandbox.run(["/bin/sh", "-c", "echo two >> log; exit 3"])
+        changed = [each.path for each in (await ctx.sandbox.changes("base")).paths]
+        try:
+            await ctx.sandbox.read("/workspace/none")
+        except EffectFailed as error:
+            refused = "No such file" in str(error)
+        log = await ctx.sandbox.read("/workspace/log")
+        return {"results": [ran.output, str(again.code), log.decode(), str(changed), str(refused)]}
+
+    graph.edge(START, act)
+    url = f"sqlite:///{tmp_path / 'p.db'}"
+    async with Runtime.open(url, [graph], sandbox=IsolatedSandboxes(tmp_path / "b")) as runtime:
+        run = await runtime.start(graph, {}, thread="t")
+        await reached(run)
+    async with Runtime.open(url, [graph], sandbox=IsolatedSandboxes(tmp_path / "b")) as runtime:
+        run = await runtime.get(run.id)
+        await answered(runtime, run)
+        results = (await run.result(timeout=60)).results
+        assert results[:3] == ["begun\none\n", "3", "begun\none\ntwo\n"]
+        assert "/workspace/log" in results[3]
+        assert results[4] == "True"
+        assert len(executions) == 2
+    async with Runtime.open(url, [graph], worker=False) as runtime:
+        assert (await runtime.replay(run.id)).divergences == ()
+
+
+async def test_a_backend_without_commands_says_so(tmp_path):
+    graph = Graph(State, name="direct")
+
+    @graph.node
+    async def act(state: State, ctx: Context) -> dict:
+        return {"results": [(await ctx.sandbox.run("true")).output]}
+
+    graph.edge(START, act)
+    boxes = DirectorySandboxes(tmp_path / "b")
+    async with Runtime.open(f"sqlite:///{tmp_path / 'p.db'}", [graph], sandbox=boxes) as runtime:
+        run = await runtime.start(graph, {}, thread="t")
+        with pytest.raises(RunFailed, match="DirectorySandbox has no 'run'"):
+            await run.result(timeout=60)

@@ -18,6 +18,7 @@ from perdure.core import fold
 from perdure.core.identity import call_id, digest_of
 from perdure.engine import effects, waits
 from perdure.engine.acts import is_composed, takes_two
+from perdure.engine.node_sandbox import NodeSandbox
 from perdure.engine.os_threads import without_exit
 from perdure.engine.ports import Answer, RunPort
 from perdure.errors import UsageError
@@ -115,13 +116,12 @@ class Context:
         return self._task
 
     @property
-    def sandbox(self) -> Any:
-        """The thread's sandbox.
+    def sandbox(self) -> NodeSandbox:
+        """The thread's sandbox: what is done by it is an effect of kind contained, recorded.
 
-        Raises:
-            UsageError: the runtime was opened without one.
+        In a run whose runtime was opened without one, its methods park the run.
         """
-        return self._run.sandbox()
+        return NodeSandbox(self._run, self.call)
 
     # -- acts --------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """State of the operating system that belongs to a thread: files, and commands over them."""
 
-from perdure.sandbox._changes import Change, Changes, Package
+from perdure.model.sandbox import Change, Changes, Contact, Package, Ran, ServiceState
 from perdure.sandbox._commands import IsolatedSandbox
 from perdure.sandbox._directory import DirectorySandbox, DirectorySandboxes
 from perdure.sandbox._isolated import IsolatedSandboxes
-from perdure.sandbox._network import Contact, Network
-from perdure.sandbox._turns import Capabilities, Limits, Ran, ServiceState
+from perdure.sandbox._network import Network
+from perdure.sandbox._turns import Capabilities, Limits
 
 __all__ = [
     "Capabilities",

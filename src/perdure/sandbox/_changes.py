@@ -17,53 +17,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from perdure.errors import UsageError
+from perdure.model.sandbox import Change, Changes, Package
 from perdure.sandbox.inside import syscalls
 from perdure.sandbox.limits import CHANGES_MAX, DEPTH_MAX, NAME_BYTES_MAX
 
 OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
-
-
-class Change(Struct, frozen=True, kw_only=True):
-    """One path that was changed.
-
-    Attributes:
-        path: in the sandbox; names that are no UTF-8 with surrogates.
-        kind: added, changed, removed, or replaced (a folder that took the place of another).
-        is_folder: whether it is a folder now.
-        bytes: size of a file now; 0 for all else.
-    """
-
-    path: str
-    kind: str
-    is_folder: bool = False
-    bytes: int = 0
-
-
-class Package(Struct, frozen=True, kw_only=True):
-    """A package that was installed. `manager`: pip or npm."""
-
-    manager: str
-    name: str
-    version: str
-
-
-class Changes(Struct, frozen=True, kw_only=True):
-    """What changed between two states of the files.
-
-    Attributes:
-        paths: by path.
-        packages: installed by pip or npm, as far as their own records tell.
-        is_cut: there are more than were listed.
-    """
-
-    paths: tuple[Change, ...]
-    packages: tuple[Package, ...] = ()
-    is_cut: bool = False
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether nothing changed."""
-        return not self.paths
 
 
 class _Seen(Struct, frozen=True):

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from perdure.clock import Services
 from perdure.errors import NotFound, UsageError
-from perdure.sandbox._changes import Changes, changes_of
+from perdure.model.sandbox import Changes, Ran, ServiceState
+from perdure.sandbox._changes import changes_of
 from perdure.sandbox._disk import disk_errors
 from perdure.sandbox._launching import Ended
 from perdure.sandbox._layers import BASE, Layers, clear, part_name
@@ -16,8 +17,6 @@ from perdure.sandbox._lock import Fence, Lock, held, hold
 from perdure.sandbox._turns import (
     HOME,
     Limits,
-    Ran,
-    ServiceState,
     as_ran,
     check,
     text_of,

@@ -17,8 +17,9 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.errors import StoreUnavailable
+from perdure.model.sandbox import Contact
 from perdure.sandbox._lock import Lock
-from perdure.sandbox._network import Contact, WayOut
+from perdure.sandbox._network import WayOut
 from perdure.sandbox.limits import (
     FLOOD_BYTES_MAX,
     KILL_AGAIN_S,

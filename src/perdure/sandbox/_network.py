@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from perdure.errors import UsageError
+from perdure.model.sandbox import Contact
 from perdure.sandbox.limits import (
     CONNECT_S,
     CONNECTIONS_MAX,
@@ -28,21 +29,6 @@ from perdure.sandbox.limits import (
 
 PORT = 3128
 """Where the way out is, on the sandbox's loopback: the usual port of a proxy."""
-
-
-class Contact(Struct, frozen=True, kw_only=True):
-    """One connection that was asked for.
-
-    Attributes:
-        reason: why it was refused or failed; empty: it was made.
-        sent, received: bytes, as seen from the sandbox.
-    """
-
-    host: str
-    port: int
-    reason: str = ""
-    sent: int = 0
-    received: int = 0
 
 
 class Network(Struct, frozen=True, kw_only=True):

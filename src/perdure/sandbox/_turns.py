@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from perdure.errors import UsageError
+from perdure.model.sandbox import Ran, ServiceState
 from perdure.sandbox._cgroups import Group
 from perdure.sandbox._launching import Ended
-from perdure.sandbox._network import Contact
 from perdure.sandbox.limits import (
     COMMAND_BYTES_MAX,
     DEADLINE_S,
@@ -44,41 +44,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     file_bytes: int = FILE_BYTES_MAX
     output_bytes: int = OUTPUT_BYTES_MAX
     deadline_s: float = DEADLINE_S
-
-
-class ServiceState(Struct, frozen=True, kw_only=True):
-    """Whether a service was up when a command began. `reason`: why not; empty: it was."""
-
-    name: str
-    reason: str = ""
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it answered."""
-        return not self.reason
-
-
-class Ran(Struct, frozen=True, kw_only=True):
-    """How a command ended.
-
-    Attributes:
-        code: exit code; 128 + signal where a signal ended it; 137 where it was killed by us.
-        output, errors: what it printed, decoded as UTF-8 with replacements, up to the limit.
-        is_cut: whether it printed more than was kept.
-        killed_by: deadline, flood, memory; empty: nobody.
-        left: command lines of what was alive when it ended. All of it was killed.
-        services: those of the sandbox, started for this command.
-        contacts: what it reached outside, or tried to.
-    """
-
-    code: int
-    output: str
-    errors: str
-    is_cut: bool = False
-    killed_by: str = ""
-    left: tuple[str, ...] = ()
-    contacts: tuple[Contact, ...] = ()
-    services: tuple[ServiceState, ...] = ()
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
