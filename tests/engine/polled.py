@@ -36,3 +36,10 @@ async def let_go(runtime):
     """Wait until the worker holds nothing: a run waits, or ends, a moment before it is let go."""
     while runtime.worker.held:  # noqa: ASYNC110  # no event says so
         await asyncio.sleep(PAUSE_S)
+
+
+async def ended(run):
+    """Wait until a run has ended, however; return its row."""
+    while not (row := await run.row()).status.is_final:  # noqa: ASYNC110  # the store tells
+        await asyncio.sleep(PAUSE_S)
+    return row

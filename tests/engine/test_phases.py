@@ -79,6 +79,10 @@ def graph_of(
     return graph
 
 
+async def leave_it(_driver) -> None:
+    """Write no checkpoint when a run is let go."""
+
+
 async def records_of(runtime, run_id: str) -> list[Any]:
     frames = await runtime.engine.store.read_frames(RunId(run_id))
     return [decode_record(each) for frame in frames for each in split_frame(frame.body)]
@@ -264,7 +268,7 @@ async def test_a_takeover_executes_what_went_by_again_and_repeats_no_effect(
     tmp_path, monkeypatch, dies_at
 ):
     """As a worker that dies leaves it: let go without the checkpoint that is written then."""
-    monkeypatch.setattr("perdure.engine.driver.GraphDriver.checkpoint", lambda _self: None)
+    monkeypatch.setattr("perdure.engine.driver.GraphDriver.checkpoint", leave_it)
     url = f"sqlite:///{tmp_path}/store.db"
     async with Runtime.open(url, graphs=[graph_of(asks_at=dies_at)]) as runtime:
         run = await runtime.start("work", {}, thread="t")
@@ -288,7 +292,7 @@ async def test_a_takeover_executes_what_went_by_again_and_repeats_no_effect(
 
 
 async def test_files_of_steps_that_went_by_are_there_after_a_takeover(tmp_path, monkeypatch):
-    monkeypatch.setattr("perdure.engine.driver.GraphDriver.checkpoint", lambda _self: None)
+    monkeypatch.setattr("perdure.engine.driver.GraphDriver.checkpoint", leave_it)
     url, ran = f"sqlite:///{tmp_path}/store.db", []
 
     @effect(kind="contained")
@@ -326,7 +330,7 @@ async def test_files_of_steps_that_went_by_are_there_after_a_takeover(tmp_path, 
 
 @pytest.mark.parametrize("way", ["other", "end"])
 async def test_another_way_after_a_takeover_is_a_divergence(tmp_path, monkeypatch, way):
-    monkeypatch.setattr("perdure.engine.driver.GraphDriver.checkpoint", lambda _self: None)
+    monkeypatch.setattr("perdure.engine.driver.GraphDriver.checkpoint", leave_it)
     url = f"sqlite:///{tmp_path}/store.db"
     turns = {"to": "act"}
 
@@ -372,7 +376,7 @@ async def test_another_way_after_a_takeover_is_a_divergence(tmp_path, monkeypatc
 async def test_a_run_that_stands_between_phases_goes_on_when_every_step_is_a_checkpoint(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("perdure.engine.driver.GraphDriver.checkpoint", lambda _self: None)
+    monkeypatch.setattr("perdure.engine.driver.GraphDriver.checkpoint", leave_it)
     url = f"sqlite:///{tmp_path}/store.db"
     async with Runtime.open(url, graphs=[graph_of(asks_at=5)]) as runtime:
         run = await runtime.start("work", {}, thread="t")

@@ -100,6 +100,7 @@ def _released(_event: Event, body: dict[str, Any]) -> str:
 
 _LET_GO = {
     "drained": "let go, its worker drains",
+    "back": "let go, back to its last checkpoint: a node failed on files that no snapshot holds",
     "version_moved": "let go, goes on with that version",
 }
 

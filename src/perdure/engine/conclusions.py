@@ -12,7 +12,7 @@ from perdure.core import fold
 from perdure.core.machines import RUN_TABLE, RunEvent, advance
 from perdure.engine import compensation
 from perdure.engine.limits import OUTLAST_S, ROWS_MAX
-from perdure.engine.ports import DRAINED, PARKED, WAITING, HeldRun
+from perdure.engine.ports import BACK, DRAINED, PARKED, WAITING, HeldRun
 from perdure.model import (
     Change,
     EffectKind,
@@ -74,7 +74,7 @@ async def _outlast_calls(run: HeldRun) -> None:
 def _release_terms(
     run: HeldRun, waits: tuple[Wait, ...]
 ) -> tuple[RunEvent, int | None, Failure | None]:
-    if run.stop_reason == DRAINED:
+    if run.stop_reason in {DRAINED, BACK}:
         return RunEvent.RELEASE, run.now_us(), None
     if run.stop_reason == PARKED:
         return RunEvent.PARK, None, run.stop_failure

@@ -35,7 +35,7 @@ from perdure.engine.marks import Mark
 from perdure.engine.os_threads import call_in_os_thread, without_exit
 from perdure.engine.paging import Filed, Pagers, is_whole
 from perdure.engine.phases import Passing, check_ahead, encoded_of, goes_by, is_phase
-from perdure.engine.ports import WAITING, Drained, GaveUp, HeldRun
+from perdure.engine.ports import BACK, WAITING, Drained, GaveUp, HeldRun
 from perdure.engine.starting import folded_defaults
 from perdure.errors import (
     DecodeFailed,
@@ -207,6 +207,9 @@ class GraphDriver:
             )
             raise ReplayDiverged(msg, node=task.spec.node)
         while True:
+            if self._run.sandbox_use.is_spoilt:
+                self._run.stop(BACK)
+                raise asyncio.CancelledError
             context = Context(self._run, task)
             self._run.waits.contexts.add(context)
             try:
@@ -271,7 +274,7 @@ class GraphDriver:
         if self._run.stop_reason is not None:
             # The node swallowed its cancellation; it will be executed again.
             raise asyncio.CancelledError
-        await self._run.sandbox_use.leave(context)
+        await self._run.sandbox_use.leave(context, defers=self._goes_by(plan, scope))
         # crash-point: node.finish.before
         self.engine.services.probe("node.finish.before")
         task.live_writes = live
@@ -458,6 +461,8 @@ class GraphDriver:
         if goes and not (is_phase(plan, scope, specs) or self._passing.is_long):
             fold.apply_unrecorded(self._run.state, self._committed(scope, specs, {}))
             return
+        if goes:
+            await self._run.sandbox_use.settle()
         merged, passed = self._passing.take(filed)
         record = self._committed(scope, specs, encoded)
         if not scope.path:
@@ -491,13 +496,16 @@ class GraphDriver:
         encode = self.engine.codec.encode
         return {name: encode(values[name], name, place) for name in sorted(names)}
 
-    def checkpoint(self) -> None:
+    async def checkpoint(self) -> None:
         """Write the steps that went by since the last checkpoint: the run is to be let go.
 
-        No whole copy: acts of the step under way may be recorded before it.
+        Not where the files of the sandbox are other ones: the steps will be executed again. No
+        whole copy: acts of the step under way may be recorded before it.
         """
         root = self._run.state.root
         if self._passing.is_empty or root.values is None:
+            return
+        if not await self._run.sandbox_use.settle():
             return
         filed = Filed(self._pagers, root.path)
         merged, passed = self._passing.take(filed)
@@ -508,7 +516,7 @@ class GraphDriver:
             self._run.state.checkpoint + 1,
             {},
             [task.spec for task in root.tasks.values()],
-            self._run.state.step_snapshot,
+            self._run.state.snapshot,
             merged=merged,
             passed=passed,
         )

@@ -142,7 +142,7 @@ class Execution:
         self.is_concluding = True
         if self.stop_reason == LOST:
             return
-        self._driver.checkpoint()
+        await self._driver.checkpoint()
         if self.stop_reason == CANCELLED:
             await conclusions.conclude_cancelled(self)
         elif failure is not None:
@@ -410,6 +410,14 @@ class Execution:
     async def enter_sandbox(self, context: NodePort) -> None:
         """Return when this node execution has the sandbox to itself."""
         await self.sandbox_use.enter(context)
+
+    async def settle_sandbox(self) -> None:
+        """Take the snapshot that steps which went by left to be taken; a lost one stops the run."""
+        try:
+            await self.sandbox_use.settle()
+        except StoreError as error:
+            self.lose(error)
+            raise asyncio.CancelledError from error
 
 
 async def _until_done(working: "asyncio.Future[Any]") -> None:

@@ -329,6 +329,7 @@ async def _attempt(act: Act) -> tuple[bool, Any]:
     run = act.run
     # crash-point: effect.intend.queued
     run.engine.services.probe("effect.intend.queued")
+    await run.settle_sandbox()
     await run.barrier()
     # crash-point: effect.dispatch.before
     run.engine.services.probe("effect.dispatch.before")

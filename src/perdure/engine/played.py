@@ -74,8 +74,14 @@ class _SealedStore:
 class _NoFiles:
     """The sandbox of a played run: files are not touched."""
 
-    async def leave(self, _context: NodePort) -> None:
+    is_spoilt = False
+
+    async def leave(self, _context: NodePort, *, defers: bool = False) -> None:
         """Take no snapshot."""
+
+    async def settle(self) -> bool:
+        """Take no snapshot."""
+        return True
 
     def abandon(self, _context: NodePort) -> None:
         """Have nothing to give back."""
@@ -261,6 +267,9 @@ class Played:
     async def enter_sandbox(self, _context: NodePort) -> None:
         """Refuse: files are not touched."""
         self._refuse()
+
+    async def settle_sandbox(self) -> None:
+        """Return: there are no files."""
 
     async def find_mail(self, _kind: MailKind, _subject: str) -> Mail | None:
         """Refuse: there is no mail."""

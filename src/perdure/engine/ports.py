@@ -81,6 +81,12 @@ class RunPort(Protocol):
     async def enter_sandbox(self, context: "NodePort") -> None:
         """Return when this node execution has the sandbox to itself."""
 
+    async def settle_sandbox(self) -> None:
+        """Return when no step before this one can be executed on other files again.
+
+        An act outside depends on what they gave. A node that has the sandbox goes with its step.
+        """
+
     async def transact(
         self, body: Callable[[Transaction], Awaitable[tuple[Record, Change]]]
     ) -> None:
@@ -126,10 +132,19 @@ class WaitsPort(Protocol):
 
 
 class SandboxPort(Protocol):
-    """The sandbox of a held run's thread."""
+    """The sandbox of a held run's thread.
 
-    async def leave(self, context: "NodePort") -> None:
-        """Take a snapshot and let others in, if this node execution has the sandbox."""
+    `is_spoilt`: a node failed on files of which no snapshot is; the run must go back to its last
+    checkpoint.
+    """
+
+    is_spoilt: bool
+
+    async def leave(self, context: "NodePort", *, defers: bool = False) -> None:
+        """Let others in, if this node execution has the sandbox, with a snapshot unless told."""
+
+    async def settle(self) -> bool:
+        """Take the snapshot that steps left to be taken; return whether the files are theirs."""
 
     def abandon(self, context: "NodePort") -> None:
         """Let others in without a snapshot, if this node execution has the sandbox."""
@@ -168,7 +183,8 @@ class NodePort(Protocol):
 
 
 WAITING, PARKED, DRAINED, CANCELLED, LOST = "waiting", "parked", "drained", "cancelled", "lost"
-"""Why a host is stopped before its graph has ended."""
+BACK = "back"
+"""Why a host is stopped before its graph has ended; `BACK`: to go on from its last checkpoint."""
 
 
 class GaveUp(Exception):  # private to the engine: caught by the supervisor
