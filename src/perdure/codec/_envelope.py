@@ -9,7 +9,8 @@ The nonce has 192 bits: the first half makes the key of this message, by two blo
 data key, the second half is the nonce of GCM (XAES-256-GCM). So nonces may be drawn by chance by
 any number of processes that know nothing of each other: after 2**80 messages under one data key the
 odds that one came twice are 2**-32, and that is more than anything stores in its life. Plain GCM,
-whose nonce has 96 bits, bears 2**32 messages, and nobody could count them.
+whose nonce has 96 bits, bears 2**32 messages, and nobody could count them. A few messages that are
+sealed together share the first half, and the key made of it (`Batch`).
 
 Where a store compares what it is given with what it has (a key, an answer that comes again), the
 nonce is derived from place and plaintext instead, by HMAC-SHA-256 under a key of its own. Equal
@@ -122,9 +123,11 @@ class DataKey:
             place: where it belongs; the same is needed to unseal it.
             nonce: 24 bytes of chance, or `nonce_of` the same bytes and place.
         """
-        cipher = _gcm()(self._message_key(nonce))
-        body = cipher.encrypt(nonce[_GCM_NONCE_BYTES:], plain, _encode_place(place))
-        return b"%b%b%b%b" % (_HEAD, self.id, nonce, body)
+        return self.batch(nonce[:_GCM_NONCE_BYTES]).seal(plain, place, nonce[_GCM_NONCE_BYTES:])
+
+    def batch(self, half: bytes) -> "Batch":
+        """Return what seals some messages whose nonces begin with the same 12 bytes of chance."""
+        return Batch(_HEAD + self.id + half, _gcm()(self._message_key(half)))
 
     def unseal(self, sealed: bytes, place: Place) -> bytes:
         """Return what `seal` was given.
@@ -133,7 +136,7 @@ class DataKey:
             SealBroken: it is not what was sealed for this place under this key.
         """
         nonce = sealed[_NONCE_AT:_BODY_AT]
-        cipher = _gcm()(self._message_key(nonce))
+        cipher = _gcm()(self._message_key(nonce[:_GCM_NONCE_BYTES]))
         try:
             plain: bytes = cipher.decrypt(
                 nonce[_GCM_NONCE_BYTES:], sealed[_BODY_AT:], _encode_place(place)
@@ -153,15 +156,36 @@ class DataKey:
         """Return 32 bytes that stand for a name, and tell nothing of it to who lacks the key."""
         return hmac.digest(self._names, name, "sha256")
 
-    def _message_key(self, nonce: bytes) -> bytes:
-        """Return the key of one message: SP 800-108 with CMAC, as XAES-256-GCM has it."""
-        half = int.from_bytes(nonce[:_GCM_NONCE_BYTES], "big")
+    def _message_key(self, half_nonce: bytes) -> bytes:
+        """Return the key of a message: SP 800-108 with CMAC, as XAES-256-GCM has it."""
+        half = int.from_bytes(half_nonce, "big")
         first, second = self._masks
         blocks = (first ^ half).to_bytes(_BLOCK_BYTES, "big") + (second ^ half).to_bytes(
             _BLOCK_BYTES, "big"
         )
         key: bytes = self._ecb.update(blocks)
         return key
+
+
+class Batch:
+    """A few messages under one data key that share the key which is made of half their nonce.
+
+    Making that key costs more than sealing a small message. Nonces stay distinct by their other
+    halves, drawn by chance as well: two messages of any batches have the same nonce as seldom as
+    two that share nothing.
+    """
+
+    __slots__ = ("_cipher", "_head")
+
+    def __init__(self, head: bytes, cipher: Any) -> None:
+        """Seal with a cipher; `head`: what all sealed forms begin with."""
+        self._head = head
+        self._cipher = cipher
+
+    def seal(self, plain: bytes, place: Place, rest: bytes) -> bytes:
+        """Return the sealed form of bytes; `rest`: 12 bytes of chance, the rest of the nonce."""
+        body: bytes = self._cipher.encrypt(rest, plain, _encode_place(place))
+        return b"%b%b%b" % (self._head, rest, body)
 
 
 def _masks(ecb: Any) -> tuple[int, int]:

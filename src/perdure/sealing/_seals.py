@@ -5,10 +5,11 @@ import binascii
 from typing import Any
 
 from perdure.clock import Entropy
-from perdure.codec import NONCE_BYTES, DataKey, key_id_of
+from perdure.codec import NONCE_BYTES, Batch, DataKey, key_id_of
 from perdure.errors import SealBroken
 from perdure.ids import TenantId, ThreadId
 from perdure.sealing._keyring import ScopeKeys, shown_scope, tenant_scope, thread_scope
+from perdure.sealing.limits import BATCH_SEALS
 
 TEXT_MARK = "sealed:"
 """What a sealed text begins with, before base64."""
@@ -21,7 +22,7 @@ Record = str | tuple[Any, ...]
 class Seals:
     """The columns of one thread's rows."""
 
-    __slots__ = ("_entropy", "_own", "_shared", "tenant", "thread")
+    __slots__ = ("_batches", "_entropy", "_own", "_shared", "tenant", "thread")
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Seals:
         self._own = own
         self._shared = shared
         self._entropy = entropy
+        self._batches: dict[bytes, tuple[Batch, list[bytes]]] = {}
 
     # -- what belongs to the thread ----------------------------------------------------------------
 
@@ -139,8 +141,21 @@ class Seals:
         return keys
 
     def _sealed(self, key: DataKey, plain: bytes, place: tuple[Any, ...], *, exact: bool) -> bytes:
-        nonce = key.nonce_of(plain, place) if exact else self._entropy(NONCE_BYTES)
-        return key.seal(plain, place, nonce)
+        if exact:
+            return key.seal(plain, place, key.nonce_of(plain, place))
+        batch, halves = self._batches.get(key.id) or self._drawn(key)
+        rest = halves.pop()
+        if not halves:
+            del self._batches[key.id]
+        return batch.seal(plain, place, rest)
+
+    def _drawn(self, key: DataKey) -> tuple[Batch, list[bytes]]:
+        """Return a batch of the key and the other halves of its nonces, drawn at once."""
+        half = NONCE_BYTES // 2
+        chance = self._entropy(half * (1 + BATCH_SEALS))
+        cut = [chance[at : at + half] for at in range(0, len(chance), half)]
+        drawn = self._batches[key.id] = key.batch(cut.pop()), cut
+        return drawn
 
     def _unsealed(
         self,

@@ -26,3 +26,6 @@ TOLD_MAX = 10_000
 
 RENEWALS_MAX = 5
 """How often a start is sealed anew whose thread got another data key meanwhile."""
+
+BATCH_SEALS = 15
+"""Messages that share the first half of a nonce: a step with its effects has four."""

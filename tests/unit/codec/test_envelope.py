@@ -33,7 +33,7 @@ def nonce():
 def test_vectors_of_xaes_256_gcm(key, aad, expected):
     data_key = DataKey(bytes(12), key)
     given = b"ABCDEFGHIJKLMNOPQRSTUVWX"
-    cipher = envelope._gcm()(data_key._message_key(given))
+    cipher = envelope._gcm()(data_key._message_key(given[:12]))
     assert cipher.encrypt(given[12:], b"XAES-256-GCM", aad).hex() == expected
 
 
@@ -129,3 +129,15 @@ def test_a_key_is_neither_shown_nor_pickled():
 def test_keys_of_another_length_are_refused(key_id, key):
     with pytest.raises(SettingInvalid):
         DataKey(key_id, key)
+
+
+def test_messages_of_a_batch_are_as_those_that_share_nothing():
+    key = DataKey(bytes(12), bytes(range(32)))
+    half, rests = b"h" * 12, [bytes([n]) * 12 for n in range(3)]
+    batch = key.batch(half)
+    for rest in rests:
+        sealed = batch.seal(b"text", ("t", 1), rest)
+        assert sealed == key.seal(b"text", ("t", 1), half + rest)
+        assert key.unseal(sealed, ("t", 1)) == b"text"
+        with pytest.raises(SealBroken):
+            key.unseal(sealed, ("t", 2))
