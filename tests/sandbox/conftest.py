@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -24,6 +25,13 @@ def is_able(tmp_path_factory) -> str:
         pytest.skip(f"NOT TESTED: isolated sandboxes can't be made on this host: {error}")
     finally:
         backend.close()
+
+
+@pytest.fixture(autouse=True)
+def removed(tmp_path) -> Iterator[None]:
+    """Remove what a test leaves: its trees may be deeper than what pytest can remove."""
+    yield
+    subprocess.run(["rm", "-rf", "--", str(tmp_path)], check=False)
 
 
 @pytest.fixture
