@@ -31,7 +31,7 @@ def is_able(tmp_path_factory) -> str:
 def removed(tmp_path) -> Iterator[None]:
     """Remove what a test leaves: its trees may be deeper than what pytest can remove."""
     yield
-    subprocess.run(["rm", "-rf", "--", str(tmp_path)], check=False)
+    subprocess.run(["/bin/rm", "-rf", "--", str(tmp_path)], check=False)
 
 
 @pytest.fixture
