@@ -99,3 +99,36 @@ def test_rotation(keyed):
     assert refused.code == 43
     assert f"'{second}' is needed" in refused.err
     assert first.partition(":")[2] not in refused.err
+
+
+def test_a_store_with_data_is_encrypted_in_place(keyed):
+    run = keyed("run", f"{FLOWS}:hello", "--input", '"ada-lovelace"', "--json").json
+    run_id = run["run"]["id"]
+    assert keyed("keys", "seal").code == 2
+    refused = keyed("ps", "--keys", "file:keys")
+    assert "perdure keys seal --keys file:keys" in refused.err
+    counted = keyed("keys", "seal", "--dry-run", "--json", "--keys", "file:keys").json["sealing"]
+    assert counted["is_dry_run"]
+    assert keyed("show", run_id).code == 0
+    done = keyed("keys", "seal", "--json", "--keys", "file:keys").json["sealing"]
+    assert (done["kinds"], done["rows"]) == (counted["kinds"], counted["rows"])
+    assert done["rows"] >= 2
+    assert (done["is_dry_run"], done["files_written"], done["remains"]) == (False, True, [])
+    assert keyed("show", run_id).code == 39
+    shown = keyed("show", run_id, "--json", "--keys", "file:keys").json
+    assert shown["run"]["status"] == "succeeded"
+    assert b"ada-lovelace" not in (keyed.folder / "perdure.db").read_bytes()
+    again = keyed("keys", "seal", "--keys", "file:keys")
+    assert (again.code, "encrypted already" in again.out) == (0, True)
+
+
+def test_it_is_not_encrypted_while_a_worker_works(keyed):
+    worker = keyed.worker("hello")
+    run = keyed("run", f"{FLOWS}:hello", "--input", '"ada"')
+    assert run.code == 0
+    refused = keyed("keys", "seal", "--keys", "file:keys")
+    assert refused.code not in {0, 1}
+    assert "workers are alive" in refused.err
+    worker.terminate()
+    worker.communicate(timeout=20)
+    assert keyed("keys", "seal", "--keys", "file:keys").code == 0

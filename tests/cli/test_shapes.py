@@ -155,6 +155,9 @@ def shapes(cli):
         "resolve", shown["uncertain"][0], "--not-happened", "--by", "a", "--json"
     ).json
     found["cancel"] = cli("cancel", charged, "--json").json
+    cli("keys", "new", "--file", "keys")
+    sealing = ["keys", "seal", "--dry-run", "--keys", "file:keys", "--json"]
+    found["keys seal"] = cli(*sealing).json
     return {name: shape(value) for name, value in found.items()}
 
 

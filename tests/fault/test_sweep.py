@@ -29,6 +29,7 @@ ELSEWHERE = {
     "version.move.": "tests/fault/test_moves.py",
     "erase.": "tests/fault/test_erase.py",
     "keys.rewrap.": "tests/sealing/test_rotation.py",
+    "keys.seal.": "tests/sealing/test_in_place.py",
     "prune.": "tests/fault/test_retention.py",
     "collect.": "tests/fault/test_retention.py",
     "fork.pinned": "tests/fault/test_retention.py",

@@ -1,21 +1,42 @@
 """A person's data in every place that takes any, each piece unlike all others; finding it."""
 
+import base64
+import sys
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import pytest
 
-from perdure import END, START, Context, Graph, Rejected, RunFailed, Runtime, Send, append, effect
-from tests.sealing.test_secrets import unpacked
+from perdure import (
+    END,
+    START,
+    Context,
+    Graph,
+    Rejected,
+    Run,
+    RunFailed,
+    Runtime,
+    Send,
+    append,
+    effect,
+)
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 SUBJECT = "person-1"
+MARK = "CANARY"
 
 
 def canary(place: str) -> str:
     """Return a text that is only ever put into one place."""
-    return f"CANARY-{place}-kQ7zW-of-the-person"
+    return f"{MARK}-{place}-kQ7zW-of-the-person"
 
 
 PLACES = (
@@ -24,7 +45,7 @@ PLACES = (
     "question", "schema", "answer", "answerer", "signal", "sender", "update", "item-7", "own-77",
     "large-end", "fan-out", "child-input", "child-result", "failure", "failed-state", "fork-update",
     "rollback-reason", "rollback-by", "waiting-state", "unread-signal", "unread-sender",
-    "schedule-input",
+    "schedule-input", "tag", "tagger",
 )  # fmt: skip
 
 
@@ -122,7 +143,7 @@ def graphs():
 
 def large(of: str) -> str:
     """Return a text of several pages whose parts are not alike."""
-    return " ".join(f"CANARY-{of}-{number}-kQ7zW-of-the-person" for number in range(3_000))
+    return " ".join(f"{MARK}-{of}-{number}-kQ7zW-of-the-person" for number in range(3_000))
 
 
 def whole_state() -> dict:
@@ -154,13 +175,17 @@ async def go_through(runtime, run):
     await run.result(timeout=30)
 
 
-async def release(runtime: Runtime) -> None:
-    """Put the person's data into every place that takes any; most of it has ended."""
+async def release(runtime: Runtime) -> tuple[Run, Run]:
+    """Put the person's data into every place that takes any; most of it has ended.
+
+    Returns the run of thread t-1, and the one that failed.
+    """
     about = {"subject": SUBJECT}
     run = await runtime.start(
         "asking", whole_state(), thread="t-1", key=canary("start-key"), **about
     )
     await go_through(runtime, run)
+    await runtime.tag("t-1", 1, canary("tag"), by=canary("tagger"))
     fork = await runtime.fork("t-1", at=1, update={"text": canary("fork-update")}, to="t-1-fork")
     await go_through(runtime, fork)
     await runtime.rollback("t-1", at=1, by=canary("rollback-by"), reason=canary("rollback-reason"))
@@ -181,6 +206,7 @@ async def release(runtime: Runtime) -> None:
     )
     await asked(runtime, waiting.id)
     await waiting.signal("unread", canary("unread-signal"), by=canary("unread-sender"))
+    return run, failed
 
 
 OTHERS = "another-person-altogether"
@@ -215,6 +241,82 @@ def forms(blob: bytes) -> Iterator[bytes]:
     while at != -1:
         yield unpacked(blob[at : at + 200_000])
         at = blob.find(MAGIC, at + 1)
+    for head in (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"):
+        at = blob.find(head)
+        while at != -1:
+            with suppress(zlib.error):
+                yield zlib.decompressobj().decompress(blob[at : at + 200_000], 1_000_000)
+            at = blob.find(head, at + 1)
+
+
+def unpacked(blob: bytes) -> bytes:
+    try:
+        return zstd.ZstdDecompressor().decompress(blob, max_length=1_000_000)
+    except (zstd.ZstdError, EOFError):
+        return b""
+
+
+def encodings() -> list[bytes]:
+    """Return the mark in every form in which it would be seen: base64 at each of three offsets."""
+    mark = MARK.encode()
+    found = [mark, mark.hex().encode(), mark.decode().encode("utf-16-le")]
+    for shift in range(3):
+        encoded = base64.b64encode(b"\0" * shift + mark)
+        found.append(encoded[(0, 2, 3)[shift] : -4])
+    return found
+
+
+def marks_in(blob: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the forms of the mark that are in bytes, with what is around the first one."""
+    return [
+        (mark, form[max(0, form.find(mark) - 60) : form.find(mark) + 60])
+        for form in forms(blob)
+        for mark in encodings()
+        if mark in form
+    ]
+
+
+def scan_files(folder: Path) -> int:
+    """Refuse a mark in any file of a store; return how many files there were."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    for path in paths:
+        assert marks_in(path.read_bytes()) == [], path
+    return len(paths)
+
+
+def scan_rows(postgres, schema: str) -> int:
+    """Refuse a mark in any row of a schema; return how many tables there were."""
+    tables = postgres.query(
+        f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{schema}'"
+    )
+    for (name,) in tables:
+        for row in postgres.query(f'SELECT * FROM "{schema}"."{name}"'):
+            for value in row:
+                blob = bytes(value) if isinstance(value, bytes) else str(value).encode()
+                assert marks_in(blob) == [], (name, row)
+    return len(tables)
+
+
+async def check_readable(runtime: Runtime, run: Run, failed: Run) -> None:
+    """Who may read it reads everything that `release` put there as it was."""
+    row = await runtime.read_row(run.id)
+    assert row.start_key == canary("start-key")
+    assert canary("failure") in (await runtime.read_row(failed.id)).failure.message
+    entries = {entry.name: entry for entry in await runtime.effects(None, run_id=run.id)}
+    key = f"{canary('business-key')} {run.id}"
+    assert entries["charge"].business_key == entries["charge"].key == key
+    assert entries["charge"].args == [canary("effect-argument")]
+    [schedule] = await runtime.schedules()
+    assert schedule.name == "of-person"
+    [ask] = await runtime.asks(open=False, run_id=run.id)
+    assert (ask.value, ask.answered_by) == (canary("answer"), canary("answerer"))
+    state = await runtime.state("t-1-fork")
+    assert state.text == canary("fork-update")
+    assert state.large == whole_state()["large"] + canary("large-end")
+    events = [str(event) for event in await runtime.events(run.id)]
+    assert any(canary("chunk") in event for event in events)
+    [tag] = await runtime.tags("t-1")
+    assert (tag.name, tag.by) == (canary("tag"), canary("tagger"))
 
 
 def blobs_of(folder: Path, *, leaving_out: str = "") -> Iterator[bytes]:

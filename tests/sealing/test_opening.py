@@ -19,8 +19,8 @@ from perdure.errors import (
 )
 from perdure.ids import RunId
 from perdure.sealing import KeyProvider, LocalKeys, make_keys, new_key, parse_keys
+from tests.governance.canaries import canary, graphs
 from tests.sealing.conftest import local_keys
-from tests.sealing.test_secrets import graphs, secret
 
 
 def opened(url, **options):
@@ -193,7 +193,7 @@ async def test_secrets_are_in_no_log_error_or_repr(url, monkeypatch, caplog):
     provider = make_keys("env:SOME_KEYS", system_services())
     shown = [repr(provider), str(provider)]
     async with opened(url, keys=provider) as runtime:
-        await runtime.start("asking", {"text": secret("state")})
+        await runtime.start("asking", {"text": canary("state")})
         shown += [repr(runtime.engine.store), repr(runtime.engine.store.keyring)]
         keys = runtime.engine.store.keyring._known.values()
         shown += [repr(key) for key in keys]

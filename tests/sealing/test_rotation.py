@@ -17,8 +17,8 @@ from perdure.store import make_store
 from perdure.store.memory import MemoryStore
 from perdure.store.postgres import PostgresStore
 from perdure.store.sqlite import SqliteStore
+from tests.governance.canaries import canary, graphs
 from tests.sealing.conftest import local_keys
-from tests.sealing.test_secrets import graphs, secret
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = 6
@@ -38,7 +38,7 @@ def make_plain(request, tmp_path):
 async def fill(store):
     async with Runtime.open(store, graphs(), worker=False, keys=local_keys(1)) as runtime:
         for number in range(THREADS):
-            await runtime.start("asking", {"text": secret(f"state {number}")}, thread=f"t{number}")
+            await runtime.start("asking", {"text": canary(f"state {number}")}, thread=f"t{number}")
 
 
 async def read_all(store, keys):
@@ -66,7 +66,7 @@ async def counts(store):
 async def test_after_a_rotation_the_old_key_is_not_needed(make_plain):
     await fill(make_plain())
     before = await read_all(make_plain(), local_keys(1))
-    assert all(secret(f"state {number}") in text for number, text in enumerate(before))
+    assert all(canary(f"state {number}") in text for number, text in enumerate(before))
     assert await counts(make_plain()) == {"k1": ALL}
     done = await rotated(make_plain(), local_keys(1, 2))
     assert (done.key_id, done.wrapped, done.kept) == ("k2", ALL, 0)

@@ -9,8 +9,8 @@ import pytest
 from perdure import Runtime
 from perdure.errors import PerdureError, SealBroken, StoreCorrupt
 from perdure.ids import RunId, WorkerId
+from tests.governance.canaries import graphs, release
 from tests.sealing.conftest import local_keys
-from tests.sealing.test_secrets import graphs, put_secrets_everywhere
 
 COLUMNS = {
     "perdure_frames": ("body",),
@@ -20,6 +20,7 @@ COLUMNS = {
     "perdure_runs": ("start_key", "input_digest", "failure"),
     "perdure_pages": ("body", "hash"),
     "perdure_schedules": ("input_wire", "input_digest"),
+    "perdure_tags": ("name",),
     "perdure_keys": ("wrapped", "key_id", "wrapped_by"),
 }
 """Every column of a SQLite file that holds something sealed, or a name in place of one."""
@@ -32,7 +33,7 @@ def original(tmp_path_factory):
 
     async def fill():
         async with Runtime.open(f"sqlite:///{path}", graphs(), keys=local_keys(1)) as runtime:
-            await put_secrets_everywhere(runtime)
+            await release(runtime)
 
     asyncio.run(fill())
     return path.read_bytes()
@@ -59,7 +60,7 @@ async def read_everything(path, keys=None):
     async with Runtime.open(url, graphs(), worker=False, keys=keys or local_keys(1)) as runtime:
         store = runtime.engine.store
         runs = await runtime.runs()
-        assert len(runs) == 5
+        assert len(runs) == 9
         for run in runs:
             await runtime.events(run.run_id)
             await store.read_mail(RunId(run.run_id))
@@ -68,6 +69,7 @@ async def read_everything(path, keys=None):
         await runtime.asks(open=False)
         await runtime.effects(None)
         await runtime.schedules()
+        await runtime.tags("t-1")
 
 
 async def test_an_untouched_store_is_read(path):
@@ -78,7 +80,7 @@ def cells(path, table, column):
     db = sqlite3.connect(path)
     found = db.execute(
         f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL AND {column} != ''"
-        if table not in {"perdure_schedules", "perdure_keys"}
+        if table not in {"perdure_schedules", "perdure_keys", "perdure_tags"}
         else f"SELECT tenant, {column} FROM {table}"
     ).fetchall()
     db.close()
@@ -199,7 +201,7 @@ async def test_broken_mail_and_schedules_hold_up_no_others(path, caplog):
         # Through the library that the store uses: another one would drop its locks on closing.
         db = apsw.Connection(str(path))
         db.execute(sql, (broken.id,))
-        db.execute("UPDATE perdure_schedules SET input_wire = x'80' WHERE name = 'nightly'")
+        db.execute("UPDATE perdure_schedules SET input_wire = x'80' WHERE name = 'of-person'")
         db.close()
         for _ in range(3):
             found = await store.read_held_mail(worker, seen={RunId(run.id): 0 for run in runs})
@@ -208,22 +210,23 @@ async def test_broken_mail_and_schedules_hold_up_no_others(path, caplog):
             assert [row.name for row in due] == ["other"]
         with pytest.raises(SealBroken, match="message of r_"):
             await store.read_mail(RunId(broken.id))
-        with pytest.raises(SealBroken, match="input of schedule of nightly"):
+        with pytest.raises(SealBroken, match="input of schedule of of-person"):
             await runtime.schedules()
     assert caplog.text.count("message of r_") == 1
-    assert caplog.text.count("input of schedule of nightly") == 1
+    assert caplog.text.count("input of schedule of of-person") == 1
 
 
 async def test_a_claim_with_a_broken_row_takes_the_others(path):
     assert changed(path, "UPDATE perdure_runs SET start_key = 'plain' WHERE start_key IS NOT NULL")
     sql = "UPDATE perdure_runs SET status = 'pending', ready_at_us = 1 WHERE graph = 'asking'"
-    assert changed(path, sql) == 3
+    assert changed(path, sql) == 4
     url = f"sqlite:///{path}"
     async with Runtime.open(url, graphs(), worker=False, keys=local_keys(1)) as runtime:
         found = await runtime.engine.store.claim(
             WorkerId("w"), [("asking", 1)], now_us=1 << 60, lease_until_us=1 << 61, limit=10
         )
     assert sorted(row.failure.type if row.failure else "" for row in found) == [
+        "",
         "",
         "",
         "SealBroken",

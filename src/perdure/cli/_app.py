@@ -107,6 +107,7 @@ GROUPS: dict[str, tuple[str, dict[Callable[..., None], str]]] = {
             _keys.keys_new: "Make a key.",
             _keys.keys_list: "List the keys that a store needs.",
             _keys.keys_rotate: "Wrap the data keys with the newest key.",
+            _keys.keys_seal: "Encrypt a store that has data.",
         },
     ),
 }

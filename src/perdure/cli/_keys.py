@@ -1,4 +1,4 @@
-"""`perdure keys`: make keys, see which ones a store needs, wrap its data keys anew."""
+"""`perdure keys`: make keys, see which a store needs, wrap its data keys anew, seal what it has."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -8,19 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli._options import AsJson, StoreUrl, await_
-from perdure.cli._output import note, print_json, say, table
+from perdure.cli._output import Progress, note, print_json, say, table
 from perdure.cli._store import DEFAULT_URL, KEYS_VARIABLE, check_exists, check_shared, keys_given
 from perdure.cli._text import full_time, plural
-from perdure.clock import system_services
+from perdure.clock import Services, system_services
 from perdure.engine.waits import as_datetime
 from perdure.errors import SettingInvalid, UsageError
 from perdure.sealing import (
     KeyProvider,
+    Sealing,
     make_keys,
     new_key,
     parse_keys,
+    preview_seal,
     read_key_file,
     rotate,
+    seal,
     wrappings,
 )
 from perdure.store import make_store
@@ -144,12 +147,8 @@ def keys_rotate(*, store: StoreUrl = DEFAULT_URL, as_json: AsJson = False) -> No
     Examples:
       perdure keys rotate --keys file:/etc/perdure/keys
     """
-    spec = keys_given()
-    if spec is None:
-        msg = f"keys rotate: name the keys, the newest last: --keys file:PATH (or {KEYS_VARIABLE})"
-        raise UsageError(msg)
     services = system_services()
-    provider: KeyProvider = make_keys(spec, services)
+    provider = _needed("rotate", services)
     done = await_(_on_bare(store, lambda opened: rotate(opened, provider, services)))
     body = {"key": done.key_id, "wrapped": done.wrapped, "kept": done.kept}
     if as_json:
@@ -157,6 +156,83 @@ def keys_rotate(*, store: StoreUrl = DEFAULT_URL, as_json: AsJson = False) -> No
     else:
         kept = f", {plural(done.kept, 'data key')} had it already" if done.kept else ""
         say(f"wrapped {plural(done.wrapped, 'data key')} with {done.key_id}{kept}")
+
+
+def _needed(command: str, services: Services) -> KeyProvider:
+    """Return the keys that a command can't do without.
+
+    Raises:
+        UsageError: none were named.
+    """
+    spec = keys_given()
+    if spec is None:
+        msg = (
+            f"keys {command}: name the keys, the newest last: --keys file:PATH (or {KEYS_VARIABLE})"
+        )
+        raise UsageError(msg)
+    return make_keys(spec, services)
+
+
+def keys_seal(
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be encrypted; change nothing.")
+    ] = False,
+    store: StoreUrl = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    r"""Encrypt a store that has data, in place; nobody else may have it open.
+
+    All of it or nothing, wherever it is stopped; then its files are written anew, so that nothing
+    in plain is left. Started again, it does what is left. Backups and exports stay as they are.
+
+    \b
+    Examples:
+      perdure keys seal --keys file:/etc/perdure/keys --dry-run
+      perdure keys seal --keys file:/etc/perdure/keys
+    """
+    services = system_services()
+    provider = _needed("seal", services)
+    done = await_(_seal(store, provider, services, is_dry=dry_run))
+    if as_json:
+        print_json({"sealing": _sealing_json(done, is_dry=dry_run)})
+        return
+    will = "would be" if dry_run else "are"
+    if done.rows:
+        shown = ", ".join(f"{count} {kind}" for kind, count in done.rows.items() if count)
+        say(f"{shown or 'no rows'} {will} encrypted")
+    else:
+        say(f"{store} is encrypted already")
+    if done.files_written:
+        say(f"its files {'would be' if dry_run else 'were'} written anew")
+    for each in done.left:
+        note(f"may still hold something in plain: {each}")
+    if done.rows and not dry_run:
+        note("so may backups and audit exports of before; whoever opens it needs the keys now")
+
+
+async def _seal(url: str, provider: KeyProvider, services: Services, *, is_dry: bool) -> Sealing:
+    check_shared(url)
+    store = make_store(url, services)
+    await check_exists(store, url)
+    if is_dry:
+        return await preview_seal(store)
+    with Progress() as progress:
+
+        def tell(kind: str, made: int, of: int) -> None:
+            progress.tell("writing files anew" if kind == "files" else f"{kind}: {made} of {of}")
+
+        return await seal(store, provider, services, progress=tell)
+
+
+def _sealing_json(done: Sealing, *, is_dry: bool) -> dict[str, Any]:
+    return {
+        "is_dry_run": is_dry,
+        "rows": sum(done.rows.values()),
+        "kinds": [{"kind": kind, "rows": count} for kind, count in done.rows.items()],
+        "files_written": done.files_written,
+        "remains": done.left,
+    }
 
 
 async def _on_bare(url: str, work: Callable[[Store], Awaitable[Any]]) -> Any:

@@ -1,5 +1,6 @@
 """Encryption of what users put into a store, as a layer between the engine and any store."""
 
+from perdure.sealing._in_place import Progress, Sealing, preview_seal, seal
 from perdure.sealing._keyring import STORE, context_of, is_sealed_store, unwrapped
 from perdure.sealing._providers import (
     KeyProvider,
@@ -16,16 +17,20 @@ __all__ = [
     "STORE",
     "KeyProvider",
     "LocalKeys",
+    "Progress",
     "Rotation",
     "SealedStore",
+    "Sealing",
     "Wrapping",
     "context_of",
     "is_sealed_store",
     "make_keys",
     "new_key",
     "parse_keys",
+    "preview_seal",
     "read_key_file",
     "rotate",
+    "seal",
     "sealed",
     "unwrapped",
     "wrappings",

@@ -5,8 +5,10 @@ encrypted and proves a provider's keys; (tenant, "tenant") pages, names and sche
 "thread:...") all that belongs to a thread, so that throwing away one key erases one thread.
 """
 
+import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol, cast
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +27,12 @@ Scope = tuple[TenantId, str]
 STORE = (TenantId(""), "store")
 """The scope that marks a store as encrypted."""
 
+SEALED_ROWS = (TenantId(""), "sealed:rows")
+SEALED_FILES = (TenantId(""), "sealed:files")
+"""Scopes that seal nothing: the store had data when it was encrypted; its files were rewritten."""
+
 _encode = msgspec.msgpack.Encoder().encode
+_log = logging.getLogger("perdure.sealing")
 
 
 def tenant_scope(tenant: TenantId) -> Scope:
@@ -52,11 +59,29 @@ class ScopeKeys(Struct, frozen=True):
     by_id: dict[bytes, DataKey]
 
 
+class KeyStore(Protocol):
+    """Where data keys are stored."""
+
+    place: str
+
+    def now_us(self) -> int:
+        """Return the store's time."""
+        ...
+
+    async def read_keys(self, scopes: Sequence[Scope]) -> list[KeyRow]:
+        """Return the data keys of scopes."""
+        ...
+
+    async def put_keys(self, keys: Sequence[KeyRow]) -> list[KeyRow]:
+        """Store data keys where there are none; return those that stand."""
+        ...
+
+
 class Keyring:
     """Data keys, by scope."""
 
-    def __init__(self, store: Store, provider: KeyProvider, services: Services) -> None:
-        """Know no key yet."""
+    def __init__(self, store: KeyStore, provider: KeyProvider, services: Services) -> None:
+        """Know no key yet; `open` needs a whole store."""
         self._store = store
         self._provider = provider
         self._services = services
@@ -72,17 +97,25 @@ class Keyring:
             StorePlain: the store has runs or schedules, and no keys.
             KeyMissing, SealBroken: the provider's keys are not the store's.
         """
-        if not await self._store.read_keys([STORE]):
-            await self._check_empty()
+        store = cast("Store", self._store)
+        found = await store.read_keys([STORE, SEALED_ROWS, SEALED_FILES])
+        known = {(row.tenant, row.scope) for row in found}
+        if STORE not in known:
+            await self._check_empty(store)
         await self.load([STORE], make=True)
+        if SEALED_ROWS in known and SEALED_FILES not in known:
+            _log.warning(
+                "%s was encrypted in place, and its files may hold what was there in plain: run "
+                "'perdure keys seal' once more, when nobody else has it open",
+                store.place,
+            )
 
-    async def _check_empty(self) -> None:
-        store = self._store
+    async def _check_empty(self, store: Store) -> None:
         if await store.find_runs(RunQuery(limit=1)) or await store.find_schedules(limit=1):
             msg = (
                 f"the store {store.place!r} is not encrypted and has data already; nothing was "
-                "written. Open it without keys, or name a new store: an existing one can't be "
-                "encrypted yet"
+                "written. Encrypt it with 'perdure keys seal', while nobody works on it, or open "
+                "it without keys"
             )
             raise StorePlain(msg, place=store.place)
 
@@ -213,7 +246,7 @@ def _check_size(row: KeyRow) -> None:
 def shown_scope(scope: Scope) -> str:
     """Return a scope as errors name it."""
     tenant, name = scope
-    if scope == STORE:
+    if scope in {STORE, SEALED_ROWS, SEALED_FILES}:
         return "the store itself"
     kind, _colon, rest = name.partition(":")
     return f"thread {rest!r} of tenant {tenant!r}" if kind == "thread" else f"tenant {tenant!r}"

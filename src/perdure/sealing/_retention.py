@@ -59,7 +59,7 @@ class SealedRetention:
     async def put_tag(self, tag: TagRow) -> None:
         """Insert or replace a tag."""
         where = (tag.tenant, tag.thread)
-        await self.inner.put_tag(_sealed_tag(tag, (await self._seals([where], make=True))(where)))
+        await self.inner.put_tag(sealed_tag(tag, (await self._seals([where], make=True))(where)))
 
     async def drop_tag(self, tenant: TenantId, thread: ThreadId, name: str) -> bool:
         """Remove a tag; return whether there was one."""
@@ -92,7 +92,8 @@ def _sealed_name(name: str, thread: str, seals: Seals) -> str:
     return seals.seal_name(name, "tag", thread)
 
 
-def _sealed_tag(tag: TagRow, seals: Seals) -> TagRow:
+def sealed_tag(tag: TagRow, seals: Seals) -> TagRow:
+    """Return a tag as it is stored."""
     return replace(
         tag,
         name=_sealed_name(tag.name, tag.thread, seals),

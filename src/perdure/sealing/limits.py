@@ -29,3 +29,6 @@ RENEWALS_MAX = 5
 
 BATCH_SEALS = 15
 """Messages that share the first half of a nonce: a step with its effects has four."""
+
+WORKER_SEEN_US = 60_000_000
+"""A worker that was seen this long ago, in microseconds, counts as alive: four leases."""

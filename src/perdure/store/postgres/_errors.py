@@ -10,12 +10,16 @@ from perdure.errors import (
     StoreFull,
     StoreLocked,
     StoreReadOnly,
+    StoreSealed,
     StoreUnavailable,
     UsageError,
 )
 
 GUARD_STATE = "PD001"
 """SQLSTATE of the guard around transaction effects (see `sql/0002_guards.sql`)."""
+
+SEALED_STATE = "PD002"
+"""SQLSTATE of the guard of a store that was encrypted in place (see `sql/sealed.sql`)."""
 
 REPEATABLE = (pg.DeadlockDetected, pg.SerializationFailure, pg.UniqueViolation)
 """What the server rolled back for a race: called again, it goes another way."""
@@ -101,6 +105,9 @@ _CONNECTION_HINTS = (
 
 def map_error(error: psycopg.Error, place: str) -> StoreError:
     """Return the Perdure error for an error that the server reported: nothing was written."""
+    if error.sqlstate == SEALED_STATE:
+        msg = f"{place} was encrypted meanwhile; nothing was written. Open it again, with its keys"
+        return StoreSealed(msg, place=place)
     for classes, target, text in _MAPPING:
         if isinstance(error, classes):
             return target(f"{text.format(place=place)} ({told(error)})", place=place)

@@ -10,7 +10,7 @@ Size: one method for each of the protocol.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import psycopg
@@ -68,6 +68,7 @@ from perdure.store.postgres._news import LOCK_KEY, News, channel_of
 from perdure.store.postgres._orders import ClaimOrder, LimitedClaim
 from perdure.store.postgres._prepared import Prepared
 from perdure.store.postgres._retention import PostgresRetention
+from perdure.store.postgres._rewriting import rewriting
 from perdure.store.postgres._schema import migrate, version_of
 from perdure.store.postgres._time import SERVER_TIME, ServerTime
 from perdure.store.postgres._url import parse_url
@@ -94,6 +95,7 @@ from perdure.store.postgres.limits import (
     UNREADABLE_PAUSE_US,
     WORKER_FORGOTTEN_US,
 )
+from perdure.store.rewriting import Rewriting
 
 log = logging.getLogger("perdure")
 
@@ -244,6 +246,10 @@ class PostgresStore(PostgresRetention, PostgresErasing):
     def now_us(self) -> int:
         """Return the server's time, by this host's monotonic clock since it was asked last."""
         return self._time.now_us()
+
+    def rewriting(self) -> AbstractAsyncContextManager[Rewriting]:
+        """Begin a transaction over the whole schema; see `RewritableStore.rewriting`."""
+        return rewriting(self._options, self.now_us, self.scrub)
 
     # -- telling others ----------------------------------------------------------------------------
 

@@ -91,3 +91,6 @@ KEEPALIVES_COUNT = 3
 
 UNANSWERED_MS = 15_000
 """How long sent data may stay without an acknowledgement (`tcp_user_timeout`)."""
+
+REWRITING_LOCK_MS = 10_000
+"""How long who rewrites the store waits for its tables: a transaction of others is shorter."""

@@ -9,6 +9,7 @@ Size: one method for each of the protocol.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,12 +53,14 @@ from perdure.store.api import (
     RunQuery,
     Transaction,
 )
+from perdure.store.rewriting import Rewriting
 from perdure.store.sqlite import _append, _keys, _mail, _orders, _pages, _queries, _runs
 from perdure.store.sqlite._connect import connect_reader, connect_writer
 from perdure.store.sqlite._erasing_store import SqliteErasing
 from perdure.store.sqlite._liveness import LockFolder
 from perdure.store.sqlite._os_thread import ConnectionThread, Writer
 from perdure.store.sqlite._retention import SqliteRetention
+from perdure.store.sqlite._rewriting import rewriting
 from perdure.store.sqlite._session import Call, Operation, Session, run_guarded
 from perdure.store.sqlite._url import parse_url
 from perdure.store.sqlite.limits import POLL_S
@@ -205,6 +208,10 @@ class SqliteStore(SqliteRetention, SqliteErasing):
     def now_us(self) -> int:
         """Return the time by this host's clock; see `Store.now_us`."""
         return self._services.clock.now_us()
+
+    def rewriting(self) -> AbstractAsyncContextManager[Rewriting]:
+        """Begin a transaction over the whole file; see `RewritableStore.rewriting`."""
+        return rewriting(self._options, self._services.clock)
 
     # -- writing -----------------------------------------------------------------------------------
 
