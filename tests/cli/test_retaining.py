@@ -18,7 +18,7 @@ def test_prune_says_what_would_go_and_does_nothing(inside, thread):
     before = inside("history", THREAD, "--json").json
     done = inside("prune", "--keep", "1", "--dry-run", "--json")
     found = done.json["pruned"]
-    assert (found["is_dry_run"], found["pages"], found["files"]) == (True, None, None)
+    assert (found["is_dry_run"], found["pages"]["count"], found["files"]) == (True, 0, None)
     [each] = found["threads"]
     assert (each["thread"], each["checkpoints"]) == (THREAD, len(before["checkpoints"]))
     assert inside("history", THREAD, "--json").json == before
@@ -30,6 +30,9 @@ def test_prune_keeps_more_than_wanted_and_says_why(inside, thread):
     done = inside("prune", "--keep", "1")
     assert done.code == 0
     assert "needed to read the newest state" in done.out
+    [each] = inside("prune", "--keep", "1", "--json").json["pruned"]["threads"]
+    last = each["stays"][-1]
+    assert (last["why"], last["of"]) == ("needed", str(each["checkpoints"]))
     assert "pages that nothing refers to any more: 0 pages" in done.out
     assert inside("audit", "verify").code == 0
 

@@ -139,7 +139,28 @@ async def test_a_dry_run_counts(url):
         before = await runtime.engine.store.usage()
         done = await prune(runtime, keep=1, dry_run=True)
         assert done.threads[0].frames > 0
+        assert done.collected.pages > 0
         assert await runtime.engine.store.usage() == before
+        real = await prune(runtime, keep=1)
+        counted = (done.collected.pages, done.collected.bytes, done.bytes)
+        assert counted == (real.collected.pages, real.collected.bytes, real.bytes)
+        assert not done.problem
+
+
+async def test_a_dry_run_says_that_pages_can_not_be_counted(tmp_path):
+    async with Runtime.open(f"sqlite:///{tmp_path}/s.db", [graph]) as runtime:
+        await ran(runtime, LINE)
+        await ran(runtime, [[1]], thread="other")
+        await runtime.engine.store._writer.call(
+            "damage",
+            lambda db: db.execute(
+                "UPDATE perdure_frames SET body = x'0199' WHERE frame_no = "
+                "(SELECT max(frame_no) FROM perdure_frames)"
+            ).fetchall(),
+        )
+        done = await prune(runtime, keep=1, dry_run=True)
+        assert (done.collected, bool(done.problem)) == (None, True)
+        assert [bool(each.note) for each in done.threads] == [True, False]
 
 
 def test_marks_never_forget_and_seldom_mistake():

@@ -14,6 +14,7 @@ from perdure.errors import HistoryPruned, NotFound, SettingInvalid, UsageError
 from perdure.governance import _prune, erase, prune, verify
 from perdure.governance._keeping import BEGINNING, Copy, Point, Present, needed
 from perdure.governance._keeping import END as EVER
+from perdure.governance._staying import Why, staying
 from tests.fault.kept import graph, states_of
 
 LINE = [[1, 2, 3], [4, 5], [6, 7, 8]]
@@ -51,6 +52,46 @@ async def readable(runtime, thread="t", line=LINE):
             continue
         found.add(checkpoint)
     return found
+
+
+async def test_it_says_why_a_checkpoint_stays_that_the_rule_does_not_keep(url):
+    async with Runtime.open(url, [graph]) as runtime:
+        await ran(runtime, LINE)
+        newest = len(states_of(LINE))
+        await runtime.tag("t", 2, "early", by="ada")
+        fork = await runtime.fork("t", at=6, to="elsewhere")
+        await fork.result(timeout=20)
+        plan = await prune(runtime, keep=1, threads=["t"], dry_run=True)
+        done = await prune(runtime, keep=1, threads=["t"])
+        assert plan.threads == done.threads
+        [thread] = done.threads
+        left = await readable(runtime)
+        told = {
+            checkpoint: (stay.why, stay.of)
+            for stay in thread.stays
+            for checkpoint in range(stay.first, stay.last + 1)
+        }
+        assert told.keys() == left - {newest}
+        assert told[2] == (Why.TAG, "early")
+        assert told[6] == (Why.FORK, "")
+        assert {why for why, _of in told.values()} <= {Why.TAG, Why.FORK, Why.NEEDED}
+        for checkpoint, (why, of) in told.items():
+            assert why is not Why.NEEDED or not of or int(of) > checkpoint
+        aged = await prune(runtime, older_than=dt.timedelta(0), threads=["t"], dry_run=True)
+        assert aged.threads[0].stays[-1].why is Why.NEWEST
+
+
+def test_reasons_of_neighbours_are_one_entry():
+    points = [Point(number, 0, (1, number)) for number in range(1, 10)]
+    copies = [Copy(4, (1, 4), (1, 4))]
+    direct = {3: (Why.TAG, "x")}
+    found = staying(points, copies, left={1, 2, 3, 5, 6, 9}, kept={3, 8}, direct=direct)
+    assert [str(each) for each in found] == [
+        "1-2 (to read 3)",
+        "3 (tag x)",
+        "5-6 (to read 8)",
+        "9 (stored with what stays)",
+    ]
 
 
 async def test_what_is_wanted_stays(url):

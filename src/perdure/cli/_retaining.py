@@ -12,6 +12,7 @@ from perdure.cli._options import AnyTenant, AsJson, StoreUrl, Tenant, await_
 from perdure.cli._output import Progress, note, print_json, say, table
 from perdure.cli._store import DEFAULT_URL, check_shared, creating, existing, with_store
 from perdure.cli._text import plural
+from perdure.cli.limits import STAYS_SHOWN
 from perdure.engine import Runtime
 from perdure.engine.orders import Quota
 from perdure.engine.outlook import command
@@ -150,7 +151,7 @@ def _progress_line(done: Pruned) -> str:
 def _print_pruned(done: Pruned) -> None:
     will = "would go" if done.is_dry else "went"
     table(
-        ("tenant", "thread", "checkpoints", "kept", will, "bytes", "note"),
+        ("tenant", "thread", "checkpoints", "kept", will, "bytes", "stays, too", "note"),
         [
             (
                 each.tenant,
@@ -159,21 +160,31 @@ def _print_pruned(done: Pruned) -> None:
                 each.kept,
                 each.lost,
                 shown_size(each.bytes),
+                _stays(each),
                 each.note,
             )
             for each in done.threads
-            if each.frames or each.effects or each.note
+            if each.frames or each.effects or each.stays or each.note
         ],
         empty="nothing to prune",
     )
     if done.collected is not None:
         pages = f"{plural(done.collected.pages, 'page')}, {shown_size(done.collected.bytes)}"
-        say(f"pages that nothing refers to any more: {pages}")
+        say(f"pages that nothing {'would refer' if done.is_dry else 'refers'} to any more: {pages}")
+    if done.problem:
+        note(f"pages can't be counted, and would not be removed: {done.problem}")
     compacted = done.compacted
     if compacted is not None and compacted.before:
         words = f"files: {shown_size(compacted.before)} before, {shown_size(compacted.after)} after"
         free = f"; {shown_size(compacted.free)} in them is free and will be used again"
         say(words + (free if compacted.free else ""))
+
+
+def _stays(each: ThreadPruned) -> str:
+    """Return why checkpoints stay that the rule does not keep, the newest few."""
+    shown = [str(stay) for stay in each.stays[-STAYS_SHOWN:]]
+    more = len(each.stays) - len(shown)
+    return ", ".join([*([f"{more} more"] if more > 0 else []), *shown])
 
 
 def _thread_json(each: ThreadPruned) -> dict[str, Any]:
@@ -187,6 +198,10 @@ def _thread_json(each: ThreadPruned) -> dict[str, Any]:
         "records": each.records,
         "bytes": each.bytes,
         "effects": each.effects,
+        "stays": [
+            {"first": stay.first, "last": stay.last, "why": stay.why.value, "of": stay.of}
+            for stay in each.stays
+        ],
         "note": each.note,
     }
 
@@ -199,6 +214,7 @@ def pruned_json(done: Pruned) -> dict[str, Any]:
         "bytes": done.bytes,
         "threads": [_thread_json(each) for each in done.threads],
         "pages": None if pages is None else {"count": pages.pages, "bytes": pages.bytes},
+        "problem": done.problem,
         "files": None
         if files is None
         else {

@@ -20,3 +20,6 @@ STUBBORN_S = 0.5
 
 PORT_MAX = 65535
 """Highest TCP port."""
+
+STAYS_SHOWN = 5
+"""Reasons why checkpoints stay that a line of `prune` shows; `--json` has all of them."""

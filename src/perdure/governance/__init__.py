@@ -13,7 +13,8 @@ from perdure.governance._keys import (
     load_public_key,
     make_key,
 )
-from perdure.governance._prune import Pruned, ThreadPruned, prune
+from perdure.governance._prune import prune
+from perdure.governance._pruned import Pruned, ThreadPruned
 from perdure.governance._receipt import (
     CheckedReceipt,
     Receipt,
@@ -23,6 +24,7 @@ from perdure.governance._receipt import (
     write_receipt,
 )
 from perdure.governance._report import FINDING_CODES, Finding, Report
+from perdure.governance._staying import Stay, Why
 from perdure.governance._verify import verify
 
 __all__ = [
@@ -40,9 +42,11 @@ __all__ = [
     "Remaining",
     "Report",
     "SigningKey",
+    "Stay",
     "ThreadPruned",
     "Unfinished",
     "Verification",
+    "Why",
     "check",
     "check_receipt",
     "collect",

@@ -12,7 +12,7 @@ understood is kept; memory is `MARK_BITS` for each page, and the names of lists 
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import Raw
 
@@ -23,7 +23,7 @@ from perdure.errors import Conflict, PerdureError, StoreCorrupt
 from perdure.governance._marks import Marks
 from perdure.governance._verify import frames_of, rows_of
 from perdure.governance.limits import COLLECT_TRIES, PAGES_READ, RUNS_PAGE, SWEEP_PAGES
-from perdure.ids import RunId, TenantId
+from perdure.ids import EffectId, RunId, TenantId
 from perdure.model import Collection, RunRow
 from perdure.store.api import RunQuery, Store
 
@@ -46,6 +46,19 @@ class Collected:
     is_dry: bool = False
 
 
+@dataclass(slots=True)
+class Gone:
+    """What a dry run takes for erased.
+
+    Attributes:
+        frames: by run and first seq.
+        effects: whose request and result are emptied.
+    """
+
+    frames: set[tuple[RunId, int]] = field(default_factory=set)
+    effects: set[EffectId] = field(default_factory=set)
+
+
 Telling = Callable[[Collected], None]
 
 
@@ -54,6 +67,7 @@ async def collect(
     *,
     tenant: str | None = None,
     dry_run: bool = False,
+    gone: Gone | None = None,
     on_progress: Telling = lambda _collected: None,
 ) -> Collected:
     """Remove the pages that no readable record refers to.
@@ -63,7 +77,8 @@ async def collect(
     Args:
         runtime: an open one; no worker or graph is needed.
         tenant: only this tenant's; None: everybody's.
-        dry_run: count them only.
+        dry_run: count them only. A collection that somebody else has under way begins again.
+        gone: what counts as erased already, for a dry run.
         on_progress: called with what was done so far.
 
     Raises:
@@ -75,7 +90,7 @@ async def collect(
     for owner in [TenantId(tenant)] if tenant is not None else await store.page_tenants():
         done.tenants += 1
         for _try in range(COLLECT_TRIES):
-            if await _Sweep(runtime, owner, done, on_progress).is_done():
+            if await _Sweep(runtime, owner, done, gone or Gone(), on_progress).is_done():
                 break
         else:
             msg = (
@@ -90,12 +105,18 @@ class _Sweep:
     """One collection of a tenant's pages."""
 
     def __init__(
-        self, runtime: Runtime, tenant: TenantId, done: Collected, on_progress: Telling
+        self,
+        runtime: Runtime,
+        tenant: TenantId,
+        done: Collected,
+        gone: Gone,
+        on_progress: Telling,
     ) -> None:
         self._store: Store = runtime.engine.store
         self._probe = runtime.engine.services.probe
         self._tenant = tenant
         self._done = done
+        self._gone = gone
         self._on_progress = on_progress
         self._lists: set[bytes] = set()
 
@@ -133,12 +154,17 @@ class _Sweep:
 
     async def _mark_run(self, row: RunRow) -> None:
         async for frame in frames_of(self._store, row.run_id, 1):
-            if is_erased(frame.body):
+            if is_erased(frame.body) or (row.run_id, frame.first_seq) in self._gone.frames:
                 continue
             records = [decode_record(encoded) for encoded in split_frame(frame.body)]
             await self._mark_values(raw for record in records for raw in values_in(record))
         effects, asks = await rows_of(self._store, row.run_id)
-        wires = [wire for row in effects for wire in (row.request_wire, row.result_wire)]
+        wires = [
+            wire
+            for each in effects
+            if each.effect_id not in self._gone.effects
+            for wire in (each.request_wire, each.result_wire)
+        ]
         wires += [ask.value_wire for ask in asks]
         if not row.status.is_final:
             wires += [mail.body_wire for mail in await self._store.read_mail(row.run_id)]

@@ -12,15 +12,16 @@ were seen when it was decided.
 """
 
 import datetime as dt
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from perdure.codec import decode_record, erase_frame, is_erased, split_frame
 from perdure.engine import Runtime
+from perdure.engine.tagging import PIN_MARK
 from perdure.errors import DecodeFailed, SettingInvalid, StoreCorrupt, UsageError
-from perdure.governance._collect import Collected, collect
+from perdure.governance._collect import Collected, Gone, collect
 from perdure.governance._forked import Forks, is_stale_pin
 from perdure.governance._keeping import (
     BEGINNING,
@@ -32,6 +33,8 @@ from perdure.governance._keeping import (
     Stretches,
     needed,
 )
+from perdure.governance._pruned import Pruned, ThreadPruned
+from perdure.governance._staying import Stay, Why, staying
 from perdure.governance._verify import frames_of, threads_of
 from perdure.governance.limits import (
     ERASE_BYTES,
@@ -39,9 +42,8 @@ from perdure.governance.limits import (
     PLAN_TRIES,
     ROWS_MAX,
 )
-from perdure.ids import TenantId, ThreadId
+from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import (
-    Compacted,
     CopyRow,
     EffectRow,
     EffectState,
@@ -70,53 +72,10 @@ class Wanted:
     since_us: int | None
 
     def of(self, points: Sequence[Point]) -> set[int]:
-        """Return them."""
-        newest = points[-self.keep :] if self.keep else points[-1:]
+        """Return them, without the newest where only its age would keep it."""
+        newest = points[-self.keep :] if self.keep else ()
         young = [p for p in points if self.since_us is not None and p.at_us >= self.since_us]
         return {point.checkpoint for point in (*newest, *young)}
-
-
-@dataclass(slots=True, kw_only=True)
-class ThreadPruned:
-    """What became, or would become, of a thread.
-
-    Attributes:
-        checkpoints: that could be read before.
-        kept: of them, those that were to be kept.
-        lost: of them, those that can't be read afterwards.
-        frames: that were erased.
-        records: in them.
-        bytes: that they took, beyond what is left of them.
-        effects: whose request and result were emptied.
-        note: why less went than was wanted; empty: it did not.
-    """
-
-    tenant: TenantId
-    thread: ThreadId
-    checkpoints: int = 0
-    kept: int = 0
-    lost: int = 0
-    frames: int = 0
-    records: int = 0
-    bytes: int = 0
-    effects: int = 0
-    note: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class Pruned:
-    """What `prune` did, or would do (`is_dry`)."""
-
-    is_dry: bool
-    threads: list[ThreadPruned] = field(default_factory=list)
-    collected: Collected | None = None
-    compacted: Compacted | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of journals and pages that went."""
-        pages = self.collected.bytes if self.collected is not None else 0
-        return sum(thread.bytes for thread in self.threads) + pages
 
 
 _OPEN = frozenset({
@@ -175,20 +134,37 @@ async def prune(
             done.threads.append(await work.thread(owner, line))
             on_progress(done)
     if dry_run:
+        try:
+            done.collected = await _collected(runtime, owners, work, lambda: on_progress(done))
+        except (DecodeFailed, StoreCorrupt) as error:
+            done.problem = str(error)
         return done
     # crash-point: prune.erased
     runtime.engine.services.probe("prune.erased")
-    done.collected = Collected()
-    for owner in owners:
-        found = await collect(runtime, tenant=owner, on_progress=lambda _each: on_progress(done))
-        for name in ("tenants", "runs", "pages", "bytes"):
-            total = getattr(done.collected, name) + getattr(found, name)
-            setattr(done.collected, name, total)
+    done.collected = await _collected(runtime, owners, work, lambda: on_progress(done))
     # crash-point: prune.collected
     runtime.engine.services.probe("prune.collected")
     done.compacted = await runtime.engine.store.compact(rewrite=rewrite)
     runtime.engine.capacity.forget()
     return done
+
+
+async def _collected(
+    runtime: Runtime, owners: Iterable[TenantId], work: "_Prune", tell: Callable[[], None]
+) -> Collected:
+    """Remove, or count, the pages of tenants that nothing refers to when the frames are gone."""
+    total = Collected(is_dry=work.is_dry)
+    for owner in owners:
+        found = await collect(
+            runtime,
+            tenant=owner,
+            dry_run=work.is_dry,
+            gone=work.gone,
+            on_progress=lambda _each: tell(),
+        )
+        for name in ("tenants", "runs", "pages", "bytes"):
+            setattr(total, name, getattr(total, name) + getattr(found, name))
+    return total
 
 
 def _wanted(keep: int | None, older_than: dt.timedelta | None, now_us: int) -> Wanted:
@@ -218,6 +194,9 @@ class _Plan:
         self.readable: set[int] = set()
         self.moves: set[Place] = set()
         self.tags: frozenset[tuple[str, int]] = frozenset()
+        self.ruled: set[int] = set()
+        self.newest: set[int] = set()
+        self.forked: set[int] = set()
         self.wanted: set[int] = set()
         self.stretches = Stretches([])
 
@@ -229,6 +208,25 @@ class _Plan:
             return True
         # The start of a run, and where it moved to another version, say how to read the rest.
         return self.keeps_of(run) and (frame.first_seq == 1 or first in self.moves)
+
+    def staying(self, left: set[int]) -> list[Stay]:
+        """Return why what is left stays, where the rule does not keep it."""
+        open_runs = {run.ordinal: run.run_id for run in self.runs if not run.status.is_final}
+        why: dict[int, tuple[Why, str]] = {
+            point.checkpoint: (Why.RUN, open_runs[point.place[0]])
+            for point in self.points
+            if point.place[0] in open_runs
+        }
+        going = [run for run in self.runs if not run.status.is_final]
+        why |= {run.base_checkpoint: (Why.RUN, run.run_id) for run in going}
+        why |= dict.fromkeys(self.forked, (Why.FORK, ""))
+        why |= dict.fromkeys(self.newest, (Why.NEWEST, ""))
+        for name, checkpoint in sorted(self.tags, reverse=True):
+            pin = name.startswith(PIN_MARK)
+            why[checkpoint] = (Why.FORK, "") if pin else (Why.TAG, name)
+        return staying(
+            self.points, self.copies, left=left - self.ruled, kept=self.wanted, direct=why
+        )
 
     def keeps_of(self, run: RunRow) -> bool:
         """Return whether anything of a run stays."""
@@ -244,7 +242,8 @@ class _Prune:
         self._runtime = runtime
         self._store: Store = runtime.engine.store
         self._wanted = wanted
-        self._is_dry = is_dry
+        self.is_dry = is_dry
+        self.gone = Gone()
         self._forks: dict[TenantId, Forks] = {}
 
     async def thread(self, tenant: TenantId, thread: ThreadId) -> ThreadPruned:
@@ -283,8 +282,10 @@ class _Prune:
         plan.points = [point for _id, point in sorted(points.items())]
         plan.copies, line = await self._copies(plan)
         plan.readable = present.readable(plan.points, plan.copies)
-        plan.wanted = self._wanted.of(plan.points) | {tag.checkpoint for tag in tags}
-        plan.wanted |= await self._forked(tenant, thread)
+        plan.ruled = self._wanted.of(plan.points)
+        plan.forked = await self._forked(tenant, thread)
+        plan.newest = {point.checkpoint for point in plan.points[-1:]}
+        plan.wanted = plan.ruled | plan.newest | plan.forked | {tag.checkpoint for tag in tags}
         plan.wanted |= {run.base_checkpoint for run in runs if not run.status.is_final}
         inherited = await self._inherited(plan)
         plan.stretches = needed(plan.points, plan.copies, line, plan.wanted, inherited)
@@ -299,7 +300,7 @@ class _Prune:
         found = await self._store.find_tags(tenant, thread)
         engine = self._runtime.engine
         stale = [tag for tag in found if await is_stale_pin(engine, tag)]
-        for tag in stale if not self._is_dry else ():
+        for tag in stale if not self.is_dry else ():
             await self._store.drop_tag(tenant, thread, tag.name)
         return [tag for tag in found if tag not in stale]
 
@@ -376,14 +377,19 @@ class _Prune:
                 batch.effects = await self._full_effects(run)
             if not await self._write(batch, done):
                 return False
-        done.lost = len(plan.readable - left.readable(plan.points, plan.copies))
+        still = left.readable(plan.points, plan.copies)
+        done.lost = len(plan.readable - still)
+        done.stays = plan.staying(still)
         return True
 
     async def _write(self, batch: "_Batch", done: ThreadPruned) -> bool:
         """Erase a batch; return False if that is refused."""
         if not batch.frames and not batch.effects:
             return True
-        if not self._is_dry:
+        if self.is_dry:
+            self.gone.frames |= {(batch.run_id, each.first_seq) for each in batch.frames}
+            self.gone.effects |= {each.effect_id for each in batch.effects}
+        else:
             outcome = await self._store.erase(batch.erasure(self._runtime.engine.now_us()))
             # crash-point: prune.batch
             self._runtime.engine.services.probe("prune.batch")
@@ -415,6 +421,11 @@ class _Batch:
         self._plan = plan
         self._run = run
         self.clear()
+
+    @property
+    def run_id(self) -> RunId:
+        """The run."""
+        return self._run.run_id
 
     def clear(self) -> None:
         """Begin the next one."""
