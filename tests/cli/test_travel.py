@@ -35,6 +35,25 @@ def execute(done, run_id, thread):
     return done("show", run_id, "--json").json
 
 
+def test_a_tag_is_a_point_of_every_command(done):
+    assert done("tag", "t", "2", "checked").code == 0
+    for words in (["history", "t", "--at"], ["show", done.run_id, "--at"]):
+        assert done(*words, "checked", "--json").json == done(*words, "2", "--json").json
+    at_2 = done("history", "t", "--at", "2", "--json").json
+    assert done("history", "t@checked", "--json").json == at_2
+    assert done("show", "t@checked", "--json").json == at_2
+    by_tag = done("diff", "t@checked", "t@3", "--json").json
+    assert by_tag == done("diff", "t@2", "t@3", "--json").json
+    replayed = done("replay", "t@checked", TARGET, "--json").json
+    assert replayed["run"] == done.run_id
+    forked = done("fork", "t@checked", "--thread", "t2", "--yes", "--json")
+    assert forked.json["preview"]["checkpoint"] == 2
+    refused = done("fork", "t@chekked", "--thread", "t3", "--yes")
+    assert (refused.code, "did you mean: 'checked'" in refused.err) == (4, True)
+    rolled = done("rollback", "t@checked", "--by", "ada", "--yes", "--json")
+    assert rolled.json["checkpoint"] == 2
+
+
 # -- history and show ------------------------------------------------------------------------------
 
 

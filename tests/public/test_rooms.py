@@ -43,7 +43,7 @@ def test_room_has_a_short_readme(room):
 
 
 def test_only_store_cli_and_testing_name_a_concrete_backend(imports):
-    shared = {"perdure.store.api", "perdure.store._registry"}
+    shared = {"perdure.store.api", "perdure.store.rewriting", "perdure.store._registry"}
     backends = imports.find_children("perdure.store") - shared
     inside = {module for b in backends for module in {b} | imports.find_descendants(b)}
     strangers = {

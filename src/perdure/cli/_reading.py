@@ -16,14 +16,14 @@ from perdure.cli._describe import (
     describe_takeover,
     in_flight_lines,
 )
+from perdure.cli._moments import named, print_moment, read_moment, show_at
 from perdure.cli._options import AnyTenant, AsJson, RunId, StoreUrl, Tenant, await_
 from perdure.cli._output import heading, note, print_json, say, table
 from perdure.cli._store import DEFAULT_URL, existing, looking, with_store
-from perdure.cli._story import decision_line, effect_line, step_lines, tree_lines
-from perdure.cli._text import age, clean, clock_time, compact, full_time, pretty_json
+from perdure.cli._story import tree_lines
+from perdure.cli._text import age, clean, clock_time, compact, full_time
 from perdure.cli.limits import LIST_LIMIT
 from perdure.engine import Runtime
-from perdure.engine.compare import Moment
 from perdure.engine.costs import CheckpointCost
 from perdure.engine.living import subjects_of
 from perdure.engine.outlook import (
@@ -43,7 +43,7 @@ from perdure.engine.timeline import Timeline, timeline_of
 from perdure.engine.tree import ThreadTree
 from perdure.engine.views import Ask, Checkpoint, LedgerEntry, plain_state
 from perdure.engine.waits import as_datetime
-from perdure.errors import HistoryPruned, NotFound, UsageError
+from perdure.errors import HistoryPruned, UsageError
 from perdure.model import RunRow, RunStatus, WorkerRow
 
 UNFINISHED = tuple(status for status in RunStatus if not status.is_final)
@@ -221,8 +221,8 @@ def show(
     *,
     run: RunId,
     at: Annotated[
-        int | None,
-        typer.Option("--at", metavar="N", help="Its state at a checkpoint, and what led to it."),
+        str | None,
+        typer.Option("--at", metavar="N", help="Its state at a checkpoint (or tag), and why."),
     ] = None,
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
@@ -236,45 +236,13 @@ def show(
       perdure show RUN_ID --json
     """
     if at is not None:
-        await_(_show_at(run, at, store, as_json=as_json))
+        await_(show_at(run, named(at), store, as_json=as_json))
+        return
+    moment = await_(read_moment(run, None, "default", store)) if "@" in run else None
+    if moment is not None:
+        print_moment(moment, as_json=as_json)
         return
     await_(_show(run, store, as_json=as_json))
-
-
-async def _show_at(run_id: str, at: int, url: str, *, as_json: bool) -> None:
-    async with existing(url) as runtime:
-        row = await runtime.read_row(run_id)
-        found = await runtime.moment((row.thread, at), of_run=True, tenant=row.tenant)
-    if found.place.run_id != run_id:
-        msg = (
-            f"checkpoint {at} of thread {row.thread!r} is of run {found.place.run_id!r}, not of "
-            f"{run_id!r}"
-        )
-        raise NotFound(msg, run_id=run_id, checkpoint=at)
-    print_moment(found, as_json=as_json)
-
-
-def print_moment(found: Moment, *, as_json: bool) -> None:
-    """Print a point of a thread: its state, and the steps, effects and decisions up to it."""
-    if as_json:
-        print_json(shapes.moment_json(found))
-        return
-    place = found.place
-    at = f"checkpoint {place.checkpoint}, run {place.run_id}"
-    say(clean(f"thread {place.thread}, {at}; next: {', '.join(found.next) or '(end)'}"))
-    if found.snapshot is not None:
-        say(clean(f"files: snapshot {found.snapshot}"))
-    heading("state")
-    say(pretty_json(found.state))
-    for title, lines in (
-        ("steps", [line for step in found.steps for line in step_lines(step, "")]),
-        ("effects", [effect_line(effect) for effect in found.effects]),
-        ("decisions", [decision_line(decision) for decision in found.decisions]),
-    ):
-        if lines:
-            heading(title)
-            for line in lines:
-                say(f"  {line}")
 
 
 async def _state_of(runtime: Runtime, row: RunRow) -> dict[str, Any] | None:
@@ -433,8 +401,8 @@ def history(
     *,
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")],
     at: Annotated[
-        int | None,
-        typer.Option("--at", metavar="N", help="The state at a checkpoint, and what led to it."),
+        str | None,
+        typer.Option("--at", metavar="N", help="The state at a checkpoint (or tag), and why."),
     ] = None,
     cost: Annotated[
         bool,
@@ -457,9 +425,12 @@ def history(
         refuse_given("history --cost is about all checkpoints of the thread", {"--at": at})
         _show_costs(thread, await_(_read_costs(thread, tenant, store)), as_json=as_json)
         return
-    if at is not None:
-        print_moment(await_(_read_moment(thread, at, tenant, store)), as_json=as_json)
-        return
+    if at is not None or "@" in thread:
+        checkpoint = None if at is None else named(at)
+        moment = await_(read_moment(thread, checkpoint, tenant, store))
+        if moment is not None:
+            print_moment(moment, as_json=as_json)
+            return
     found, tree = await_(_read_history(thread, tenant, store))
     if as_json:
         checkpoints = [shapes.checkpoint_json(each) for each in found]
@@ -487,8 +458,3 @@ async def _read_history(thread: str, tenant: str, url: str) -> tuple[list[Checkp
     async with existing(url) as runtime:
         found = await runtime.history(thread, tenant=tenant)
         return found, await runtime.tree(thread, tenant=tenant)
-
-
-async def _read_moment(thread: str, at: int, tenant: str, url: str) -> Moment:
-    async with existing(url) as runtime:
-        return await runtime.moment((thread, at), tenant=tenant)

@@ -17,9 +17,10 @@ from perdure.cli._targets import load_target
 from perdure.cli._text import clean, compact, indented, plural
 from perdure.engine import Runtime
 from perdure.engine.branches import ForkPreview, RollbackPreview
-from perdure.engine.compare import Comparison, split_point
+from perdure.engine.compare import Comparison
 from perdure.engine.divergence import Replay
 from perdure.engine.outlook import command
+from perdure.engine.points import split_point
 from perdure.errors import UsageError
 
 DIVERGED = 14
@@ -27,7 +28,7 @@ DIVERGED = 14
 
 Point = Annotated[
     str,
-    typer.Argument(metavar="THREAD[@N]", help="Thread, and the id of one of its checkpoints."),
+    typer.Argument(metavar="THREAD[@N]", help="Thread, and a checkpoint of it: its id, or a tag."),
 ]
 
 
@@ -36,7 +37,9 @@ Point = Annotated[
 
 def diff(
     *,
-    a: Annotated[str, typer.Argument(metavar="A", help="thread@checkpoint, thread or run id.")],
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="thread@checkpoint, thread@tag, thread or run id.")
+    ],
     b: Annotated[str, typer.Argument(metavar="B", help="The same.")],
     tenant: Tenant = "default",
     store: StoreUrl = DEFAULT_URL,
@@ -299,7 +302,8 @@ def _fork_lines(preview: ForkPreview) -> Iterator[str]:
 def rollback(
     *,
     point: Annotated[
-        str, typer.Argument(metavar="THREAD@N", help="Thread and checkpoint to go back to.")
+        str,
+        typer.Argument(metavar="THREAD@N", help="Thread, and checkpoint (or tag) to go back to."),
     ],
     by: Annotated[
         str, typer.Option("--by", metavar="NAME", help="Who wants it; it is recorded.")
@@ -338,7 +342,9 @@ async def _rollback(asking: Asking, point: str, by: str, reason: str, tenant: st
         thread, at = await split_point(runtime.engine, tenant, point)
         if at is None:
             named = with_store(command("history", thread), asking.url)
-            msg = f"rollback: which checkpoint? Write {thread}@N; nothing was changed"
+            msg = (
+                f"rollback: which checkpoint? Write {thread}@N or {thread}@TAG; nothing was changed"
+            )
             raise UsageError(msg, next=[named])
         preview = await runtime.preview_rollback(thread, at=at, tenant=tenant)
         body = shapes.rollback_json(preview)

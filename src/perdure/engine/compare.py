@@ -20,6 +20,7 @@ from perdure.engine.limits import FORK_DEPTH_MAX
 from perdure.engine.living import living_runs
 from perdure.engine.loading import load_checkpoint, read_kept, read_records
 from perdure.engine.patch import Edit, edits
+from perdure.engine.points import checkpoint_at, split_point
 from perdure.engine.story import Decision, EffectSeen, StepRun, node_name, tell
 from perdure.engine.views import Checkpoint, is_pair, plain_values
 from perdure.errors import HistoryPruned, NotFound, UsageError
@@ -209,8 +210,8 @@ async def resolve(engine: Environment, tenant: TenantId, at: Any) -> tuple[Point
         return await _point_of_thread(engine, tenant, *at), False
     if not is_text(at):
         msg = (
-            f"{at!r} is no Checkpoint, (thread, checkpoint id), run id or text "
-            "'thread@checkpoint'; for plain checkpoint ids say whose they are: "
+            f"{at!r} is no Checkpoint, (thread, checkpoint id or tag), run id or text "
+            "'thread@checkpoint' or 'thread@tag'; for plain checkpoint ids say whose they are: "
             "diff(3, 5, thread='t')"
         )
         raise UsageError(msg)
@@ -227,22 +228,10 @@ async def resolve(engine: Environment, tenant: TenantId, at: Any) -> tuple[Point
         raise NotFound(msg, name=at) from error
 
 
-async def split_point(engine: Environment, tenant: str, text: str) -> tuple[str, int | None]:
-    """Return the thread and the checkpoint of a text `thread` or `thread@checkpoint`.
-
-    A thread may have an `@` in its name: where there is one of the whole name, it is meant.
-    """
-    thread, mark, checkpoint = text.rpartition("@")
-    if not mark or not checkpoint.isascii() or not checkpoint.isdecimal():
-        return text, None
-    if await engine.store.read_thread(TenantId(tenant), ThreadId(text)) is not None:
-        return text, None
-    return thread, int(checkpoint)
-
-
 async def _point_of_thread(
-    engine: Environment, tenant: TenantId, thread: str, checkpoint: int | None
+    engine: Environment, tenant: TenantId, thread: str, at: int | str | None
 ) -> Point:
+    checkpoint = await checkpoint_at(engine, tenant, ThreadId(thread), at)
     found = await load_checkpoint(engine.store, tenant, ThreadId(thread), checkpoint)
     return Point(found.run, found.checkpoint, is_newest=checkpoint is None)
 

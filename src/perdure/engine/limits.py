@@ -258,3 +258,6 @@ MEASURE_S = 60.0
 
 MEASURE_SHARE = 0.02
 """Share of the time that measuring may take: of a large store it is done more seldom."""
+
+TAGS_SHOWN_MAX = 5
+"""Tags of a thread that an error names."""

@@ -22,6 +22,7 @@ from perdure.engine.loading import Loaded, load_checkpoint
 from perdure.engine.older_states import state_at
 from perdure.engine.orders import Orders
 from perdure.engine.paging import inline_state
+from perdure.engine.points import checkpoint_at
 from perdure.engine.starting import (
     DEFAULT_TENANT,
     checked_name,
@@ -399,9 +400,9 @@ class Runtime(Orders, Travels):
 
     @checked
     async def state(
-        self, thread: str, at: int | None = None, *, tenant: str = DEFAULT_TENANT
+        self, thread: str, at: int | str | None = None, *, tenant: str = DEFAULT_TENANT
     ) -> Any:
-        """Return the thread's state at a checkpoint (None: the newest).
+        """Return the thread's state at a checkpoint, by id or tag (None: the newest).
 
         Where its graph is not known here: a dict of plain data, as for JSON. Of an older version
         of a graph that has migrations from it: as they make of it.
@@ -412,7 +413,9 @@ class Runtime(Orders, Travels):
             TypeUnknown: a class of it is not registered here; names field and checkpoint.
                 `runtime.moment` shows it without its classes.
         """
-        found = await load_checkpoint(self.engine.store, TenantId(tenant), ThreadId(thread), at)
+        whose, of_thread = TenantId(tenant), ThreadId(thread)
+        checkpoint = await checkpoint_at(self.engine, whose, of_thread, at)
+        found = await load_checkpoint(self.engine.store, whose, of_thread, checkpoint)
         try:
             plan, values, _specs = state_at(self.engine, found, is_read_only=True)
         except TypeUnknown as error:
@@ -427,7 +430,7 @@ class Runtime(Orders, Travels):
         self,
         thread: str,
         *,
-        at: int | None = None,
+        at: int | str | None = None,
         update: Mapping[str, Any] | None = None,
         to: str | None = None,
         rerun: bool = False,
@@ -440,7 +443,7 @@ class Runtime(Orders, Travels):
 
         Args:
             thread: where from.
-            at: checkpoint id; None: the newest.
+            at: checkpoint id, or the name of a tag; None: the newest.
             update: fields to replace first; needs the graph to be known here.
             to: name of the new thread; None: the new run's id.
             rerun: reuse nothing of the run that wrote the checkpoint: begin where that run began,
@@ -455,7 +458,8 @@ class Runtime(Orders, Travels):
             QuotaExceeded, StoreFull: there is no room for another run; nothing was written.
         """
         engine, whose, of_thread = self.engine, TenantId(tenant), ThreadId(thread)
-        found = await branches.fork_point(engine, whose, of_thread, at, rerun=rerun)
+        checkpoint = await checkpoint_at(engine, whose, of_thread, at)
+        found = await branches.fork_point(engine, whose, of_thread, checkpoint, rerun=rerun)
         if to is not None:
             await branches.check_new_thread(engine, whose, to)
         new = branches.new_fork(engine, whose, of_thread, found, update=update or {}, to=to)

@@ -99,6 +99,9 @@ async def tag(
     if name.startswith(PIN_MARK):
         msg = f"names of tags that begin with {PIN_MARK!r} are Perdure's; nothing was changed"
         raise UsageError(msg, name=name)
+    if name.isascii() and name.isdecimal():
+        msg = f"{name!r} is the id of a checkpoint; a tag needs another name; nothing was changed"
+        raise UsageError(msg, name=name)
     if by:
         checked_name(by, "by")
     row = TagRow(

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from perdure.engine import branches, tagging, views
-from perdure.engine.compare import Comparison, Moment, compare, moment
+from perdure.engine.compare import Comparison, Moment, compare, moment, resolve
 from perdure.engine.costs import CheckpointCost, costs_of
 from perdure.engine.divergence import Replay
 from perdure.engine.edge import checked
 from perdure.engine.environment import Environment
+from perdure.engine.points import checkpoint_at
 from perdure.engine.starting import DEFAULT_TENANT, checked_name
 from perdure.engine.tree import ThreadTree, tree_of
 from perdure.errors import NotFound, SettingInvalid, TypeUnknown, UsageError
@@ -141,8 +142,8 @@ class Travels:
         """Return what changed between two checkpoints, as JSON Patch operations (RFC 6902).
 
         Args:
-            a: a `Checkpoint`, a pair (thread, checkpoint id), a run id (its newest state), or, with
-                `thread`, a checkpoint id.
+            a: a `Checkpoint`, a pair (thread, checkpoint id or tag), a run id (its newest state),
+                or, with `thread`, a checkpoint id.
             b: the same.
             thread: whose checkpoints plain ids are.
             tenant: whose.
@@ -158,8 +159,8 @@ class Travels:
         each of them did, else the whole lines that lead to the points.
 
         Args:
-            a: a `Checkpoint`, a pair (thread, checkpoint id; None: the newest), a run id, or a
-                text: `thread`, `thread@checkpoint` or a run id.
+            a: a `Checkpoint`, a pair (thread, checkpoint id or tag; None: the newest), a run id, or
+                a text: `thread`, `thread@checkpoint`, `thread@tag` or a run id.
             b: the same.
             tenant: whose.
 
@@ -169,7 +170,9 @@ class Travels:
         return await compare(self.engine, TenantId(tenant), a, b)
 
     @checked
-    async def replay(self, run_id: str, graph: Any = None) -> Replay:
+    async def replay(
+        self, run_id: str, graph: Any = None, *, tenant: str = DEFAULT_TENANT
+    ) -> Replay:
         """Recompute a run from its journal with today's code, and report where they differ.
 
         Nothing is dispatched, no file is touched, nothing is written, no lease is taken: results of
@@ -179,9 +182,10 @@ class Travels:
         else the last one (`Replay.part`).
 
         Args:
-            run_id: which run.
+            run_id: which run; or `thread@checkpoint` or `thread@tag`: the run that came to it.
             graph: to replay it with, e.g. a newer version; None: the known one of the run's
                 version.
+            tenant: whose the thread is, where one is named.
 
         Raises:
             NotFound: no such run, or its graph is not known here.
@@ -190,9 +194,12 @@ class Travels:
                 not known here.
         """
         row = await self.engine.store.read_run(RunId(run_id))
+        if row is None and "@" in run_id:
+            row = (await resolve(self.engine, TenantId(tenant), run_id))[0].row
         if row is None:
             msg = f"no run {run_id!r}; 'perdure ps --all' lists the runs"
             raise NotFound(msg, run_id=run_id)
+        run_id = row.run_id
         if graph is None:
             plan = self.engine.plan_named(row.graph, row.version)
         else:
@@ -215,7 +222,7 @@ class Travels:
         self,
         thread: str,
         *,
-        at: int | None = None,
+        at: int | str | None = None,
         update: Mapping[str, Any] | None = None,
         rerun: bool = False,
         tenant: str = DEFAULT_TENANT,
@@ -226,23 +233,24 @@ class Travels:
             NotFound, UpdateInvalid: as `fork`.
         """
         whose, of_thread = TenantId(tenant), ThreadId(thread)
-        found = await branches.fork_point(self.engine, whose, of_thread, at, rerun=rerun)
+        checkpoint = await checkpoint_at(self.engine, whose, of_thread, at)
+        found = await branches.fork_point(self.engine, whose, of_thread, checkpoint, rerun=rerun)
         return await branches.preview_fork(
             self.engine, whose, of_thread, found, update=update or {}, is_rerun=rerun
         )
 
     @checked
     async def preview_rollback(
-        self, thread: str, *, at: int, tenant: str = DEFAULT_TENANT
+        self, thread: str, *, at: int | str, tenant: str = DEFAULT_TENANT
     ) -> branches.RollbackPreview:
         """Return what `rollback` would put back, and what it would leave. Nothing is done.
 
         Raises:
             NotFound, ThreadBusy, UsageError: as `rollback`.
         """
-        preview, _found = await branches.preview_rollback(
-            self.engine, TenantId(tenant), ThreadId(thread), at
-        )
+        whose, of_thread = TenantId(tenant), ThreadId(thread)
+        checkpoint = await checkpoint_at(self.engine, whose, of_thread, at) or 0
+        preview, _found = await branches.preview_rollback(self.engine, whose, of_thread, checkpoint)
         return preview
 
     @checked
@@ -250,7 +258,7 @@ class Travels:
         self,
         thread: str,
         *,
-        at: int,
+        at: int | str,
         by: str,
         reason: str = "",
         tenant: str = DEFAULT_TENANT,
@@ -263,7 +271,7 @@ class Travels:
 
         Args:
             thread: which one.
-            at: checkpoint id.
+            at: checkpoint id, or the name of a tag.
             by: who wants it; recorded.
             reason: why; recorded.
             tenant: whose.
@@ -284,6 +292,8 @@ class Travels:
         if len(reason) > REASON_CHARS_MAX:
             msg = f"reason: at most {REASON_CHARS_MAX} characters, not {len(reason)}"
             raise SettingInvalid(msg)
+        whose, of_thread = TenantId(tenant), ThreadId(thread)
+        checkpoint = await checkpoint_at(self.engine, whose, of_thread, at) or 0
         return await branches.roll_back(
-            self.engine, TenantId(tenant), ThreadId(thread), at, by=by, reason=reason
+            self.engine, whose, of_thread, checkpoint, by=by, reason=reason
         )

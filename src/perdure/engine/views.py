@@ -12,6 +12,7 @@ from perdure.engine.environment import Environment
 from perdure.engine.living import living_runs
 from perdure.engine.loading import decode_cells, load_checkpoint, read_kept, resumed
 from perdure.engine.patch import patch
+from perdure.engine.points import checkpoint_at
 from perdure.engine.waits import as_datetime
 from perdure.errors import DecodeFailed, NotFound, UsageError
 from perdure.ids import RunId, TenantId, ThreadId
@@ -220,20 +221,23 @@ def _checkpoint(
 
 
 def is_pair(at: Any) -> bool:
-    """Return whether it is a pair (thread, checkpoint id or None)."""
+    """Return whether it is a pair (thread, checkpoint id, tag or None)."""
     if not isinstance(at, tuple) or len(at) != 2:  # noqa: PLR2004  # a pair
         return False
     thread, checkpoint = at
     is_id = type(checkpoint) is int and abs(checkpoint) <= INT_MAX
-    return is_text(thread) and (checkpoint is None or is_id)
+    return is_text(thread) and (checkpoint is None or is_id or is_text(checkpoint))
 
 
 async def _plain_state(engine: Environment, tenant: TenantId, at: Any) -> dict[str, Any]:
-    """Return the state at a Checkpoint, a (thread, id) pair, or a run's newest, as plain data."""
+    """Return the state at a Checkpoint, a (thread, id or tag) pair, or a run's newest, plain."""
+    thread: str
+    checkpoint: int | None
     if isinstance(at, Checkpoint):
         thread, checkpoint = at.thread, at.id
     elif is_pair(at):
-        thread, checkpoint = at
+        thread, named = at
+        checkpoint = await checkpoint_at(engine, tenant, ThreadId(thread), named)
     elif is_text(at):
         row = await engine.store.read_run(RunId(at))
         if row is None:
@@ -242,7 +246,7 @@ async def _plain_state(engine: Environment, tenant: TenantId, at: Any) -> dict[s
         thread, checkpoint = row.thread, row.checkpoint
     else:
         msg = (
-            f"diff: {at!r} is no Checkpoint, (thread, checkpoint id) or run id; for plain "
+            f"diff: {at!r} is no Checkpoint, (thread, checkpoint id or tag) or run id; for plain "
             "checkpoint "
             f"ids say whose they are: diff(3, 5, thread='t')"
         )
