@@ -240,7 +240,7 @@ FIRST = block(msgspec.msgpack.encode([1, 5, "0.1", "", "", ""]))
         (b"", "does not begin"),
         (b"PK\x03\x04", "does not begin"),
         (MAGIC, "format  is unknown"),
-        (MAGIC + b"\x02", "format 02 is unknown"),
+        (MAGIC + b"\x03", "format 03 is unknown"),
         (HEAD, "cut off"),
         (HEAD + b"\x00\x00", "cut off"),
         (HEAD + block(b"", 0xFFFFFFFF), "bytes are left"),

@@ -53,6 +53,7 @@ def exported_json(done: Exported) -> dict[str, Any]:
         "frames": done.frames,
         "bytes": done.bytes,
         "signed_by": done.signed_by or None,
+        "unreadable": done.unreadable,
     }
 
 

@@ -157,6 +157,9 @@ def audit_export(
         f"exported {plural(done.threads, 'thread')}, {plural(done.runs, 'run')}, "
         f"{plural(done.frames, 'frame')} to {done.path} ({done.bytes} bytes), {signed}"
     )
+    if done.unreadable:
+        which = f"the file says which: perdure audit check {done.path}"
+        note(f"rows and frames that could not be read: {done.unreadable}; {which}")
 
 
 async def _export(url: str, output: Path, **options: Any) -> Exported:

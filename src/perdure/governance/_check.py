@@ -29,6 +29,7 @@ from perdure.governance._file import (
     RunOf,
     Signature,
     ThreadOf,
+    UnreadableOf,
     Unsigned,
     kind_of,
     signed_bytes,
@@ -235,6 +236,8 @@ class Contents:
         self._run: RunCheck | None = None
         self._row: RunOf | None = None
         self._is_grown = False
+        self._has_row = True
+        self._lost = ""
         self._pages = PageNeeds()
 
     def read(self, reader: Reader) -> None:
@@ -253,6 +256,7 @@ class Contents:
             EffectOf: self._take_effect,
             AskOf: self._take_ask,
             RunEnds: self._take_end,
+            UnreadableOf: self._take_unreadable,
         }
         for block in reader:
             known = take.get(type(block))
@@ -274,13 +278,14 @@ class Contents:
         if self._head is None or self._begun is not None:
             return False
         self._close_thread()
-        self._thread, self._pages = block, PageNeeds()
+        self._thread, self._pages, self._has_row = block, PageNeeds(), True
         self._report.threads += 1
         self._lines = ThreadCheck(self._report, block.tenant, block.thread)
         return True
 
     def _close_thread(self) -> None:
-        if self._thread is not None and self._lines is not None and self._thread.is_whole:
+        whole = self._thread is not None and self._thread.is_whole and self._has_row
+        if self._thread is not None and self._lines is not None and whole:
             self._lines.finish(self._thread.row, None)
 
     def _take_begin(self, block: RunBegins) -> bool:
@@ -289,7 +294,7 @@ class Contents:
         tenant, thread = self._thread.tenant, self._thread.thread
         if not self._thread.is_whole:
             self._lines = ThreadCheck(self._report, tenant, thread, first_ordinal=block.ordinal)
-        self._begun, self._row = block, None
+        self._begun, self._row, self._lost = block, None, ""
         self._run = RunCheck(self._report, block.run_id, tenant, thread, self._pages)
         self._is_grown = False
         return True
@@ -349,20 +354,56 @@ class Contents:
             self._run.ask(block.row)
         return True
 
+    def _take_unreadable(self, block: UnreadableOf) -> bool:
+        """Take in what the store could not read when it was exported."""
+        run, thread = self._run, self._thread
+        if block.of == "thread" and thread is not None and self._begun is None:
+            self._has_row = False
+            tenant, name = thread.tenant, thread.thread
+            found = Finding(code="row_unreadable", tenant=tenant, thread=name, what=block.what)
+            self._report.add(found)
+            return True
+        if run is None or (block.of == "row") != (self._row is not None):
+            return False
+        if block.of == "frame":
+            run.unreadable_frame(block.what)
+        elif block.of == "run":
+            self._lost = block.what
+        else:
+            run.find("row_unreadable", block.what)
+        return block.of in {"frame", "run", "row"}
+
+    def _take_lost(self, run: RunCheck, begun: RunBegins) -> None:
+        """Take in that a run whose row can't be read has ended."""
+        self._close_pages(run, begun)
+        if run.started is not None and not run.tenant:
+            run.tenant, run.thread = run.started.tenant, run.started.thread
+        run.find("row_unreadable", self._lost)
+        run.finish(is_settled=False, has_all_rows=False)
+        if self._lines is not None and self._thread is not None and self._thread.thread:
+            anchor = run.anchor
+            self._lines.unreadable(begun.ordinal if anchor is None else anchor.ordinal, run)
+
     def _take_end(self, block: RunEnds) -> bool:
         run, begun, row = self._run, self._begun, self._row
-        if run is None or begun is None or row is None or self._lines is None:
+        if run is None or begun is None or self._lines is None:
             return False
-        run.finish(is_settled=row.is_settled, has_all_rows=row.has_all_rows)
+        if row is None and not self._lost:
+            return False
+        if row is None:
+            self._take_lost(run, begun)
+        else:
+            run.finish(is_settled=row.is_settled, has_all_rows=row.has_all_rows)
         told = (block.run_id, block.last_seq, block.last_hash)
         if told != (run.run_id, run.next_seq - 1, run.tip_hash):
             what = (
                 f"the file says that the journal ended at seq {block.last_seq}, and holds another"
             )
             run.find("file_changed", what, block.last_seq)
-        self._lines.run(row.row, run)
-        if self._thread is not None:
-            self._lines.base(self._thread.row, row.row, run)
+        if row is not None:
+            self._lines.run(row.row, run)
+            if self._thread is not None:
+                self._lines.base(self._thread.row, row.row, run)
         self._compare(run)
         self._begun = self._run = self._row = None
         self._on_progress(self._report)

@@ -1,6 +1,6 @@
 r"""The file that an audit export is: blocks, each with its length before it.
 
-Format 1. `PERDURE-AUDIT\n`, one byte with the number of the format, then blocks: four bytes with
+Format 2. `PERDURE-AUDIT\n`, one byte with the number of the format, then blocks: four bytes with
 the length (unsigned, big-endian), and a msgpack array that begins with the kind of the block. In
 this order:
 
@@ -8,8 +8,12 @@ this order:
     for each thread:    thread (2)
         for each run:   run begins (3), frames (4), run (5), effects (6), asks (7), run ends (8)
                         after a frame: pages (12) that it refers to, each once for a thread
+    unreadable (13)     in place of what the store could not read: behind a thread its row; among
+                        frames a frame; in place of a run its row; behind a run other rows
     end (9)             how many blocks and bytes came before it, and their SHA-256
     signature (10)      of all bytes before it; or unsigned (11)
+
+Format 1 is the same without unreadable (13), and is read for ever.
 
 Nothing follows. A frame is as the store has it, so that its hash can be made again; a row is a
 msgpack map of its fields. Kinds and fields are only ever added in a new format.
@@ -32,8 +36,11 @@ from perdure.errors import ExportInvalid
 from perdure.governance.limits import BLOCK_BYTES_MAX
 from perdure.model import AskRow, EffectRow, RunRow, ThreadRow
 
-FORMAT = 1
+FORMAT = 2
 """Number of the format that this code writes."""
+
+FORMATS = (1, FORMAT)
+"""Formats that it reads."""
 
 MAGIC = b"PERDURE-AUDIT\n"
 """First bytes of every export."""
@@ -135,6 +142,13 @@ class PageOf(Struct, array_like=True, frozen=True, tag=12):
     body: bytes
 
 
+class UnreadableOf(Struct, array_like=True, frozen=True, tag=13):
+    """What the store could not read; `of`: "thread", "frame", "run" or "row" (effect or ask)."""
+
+    of: str
+    what: str
+
+
 Block = (
     Head
     | ThreadOf
@@ -148,6 +162,7 @@ Block = (
     | Signature
     | Unsigned
     | PageOf
+    | UnreadableOf
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -207,8 +222,9 @@ class Reader:
         if first[: len(MAGIC)] != MAGIC:
             msg = "it does not begin as an audit export does; 'perdure audit export' makes one"
             raise self.invalid(msg)
-        if first[len(MAGIC) :] != bytes([FORMAT]):
-            msg = f"format {first[len(MAGIC) :].hex()} is unknown here; this Perdure reads {FORMAT}"
+        if first[len(MAGIC) :] not in {bytes([known]) for known in FORMATS}:
+            known = " and ".join(map(str, FORMATS))
+            msg = f"format {first[len(MAGIC) :].hex()} is unknown here; this Perdure reads {known}"
             raise self.invalid(msg)
         self._hash = sha256(first)
         self.offset = len(first)

@@ -24,6 +24,8 @@ from perdure.governance._report import Finding, Report
 from perdure.model import AskRow, EffectRow, FrameRow, RunRow
 from perdure.model import records as rec
 
+WRONG_COLUMNS = "has columns of a wrong type or range"
+
 
 class RunCheck:
     """What is known of one run while its frames come in."""
@@ -85,9 +87,8 @@ class RunCheck:
 
     def frame(self, frame: FrameRow) -> None:
         """Take in the next frame, by first seq."""
-        if not _is_well_formed(frame):
-            what = f"the frame after seq {self.next_seq - 1} has columns of a wrong type or range"
-            self._distrust("frame_unreadable", what, self.next_seq, self.next_seq, is_whole=False)
+        if not is_well_formed(frame):
+            self.unreadable_frame(f"the frame after seq {self.next_seq - 1} {WRONG_COLUMNS}")
             return
         self.report.frames += 1
         last_seq = frame.first_seq + frame.count - 1
@@ -107,6 +108,10 @@ class RunCheck:
         self.next_seq = max(self.next_seq, last_seq + 1)
         self.tip_hash = frame.hash
         self._token = max(self._token, frame.token)
+
+    def unreadable_frame(self, what: str) -> None:
+        """Take in that the next frame can't be read."""
+        self._distrust("frame_unreadable", what, self.next_seq, self.next_seq, is_whole=False)
 
     def _chain(self, frame: FrameRow, digests: list[bytes]) -> bool:
         """Check a frame against its hash and against what came before it.
@@ -310,7 +315,7 @@ class RunCheck:
         return pairs
 
 
-def _is_well_formed(frame: FrameRow) -> bool:
+def is_well_formed(frame: FrameRow) -> bool:
     """Return whether the columns have the types and ranges that a writer gives them."""
     numbers = (frame.first_seq, frame.count, frame.token, frame.at_us)
     blobs = (frame.body, frame.prev_hash, frame.hash)

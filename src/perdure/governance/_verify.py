@@ -58,18 +58,6 @@ async def verify(
     return audit.report
 
 
-async def found_run(store: Store, run_id: str) -> RunRow:
-    """Return the row of a run.
-
-    Raises:
-        NotFound: there is none.
-    """
-    row = await store.read_run(RunId(run_id))
-    if row is None:
-        raise no_run(run_id)
-    return row
-
-
 def no_run(run_id: str) -> NotFound:
     """Return the error that there is no such run."""
     return NotFound(f"no run {run_id!r}; 'perdure ps --all' lists the runs", run_id=run_id)

@@ -21,7 +21,14 @@ from msgspec.structs import replace
 
 from perdure.clock import Services
 from perdure.codec import SEALED_BYTE
-from perdure.errors import Conflict, KeyMissing, NotFound, SealBroken, StartKeyReused
+from perdure.errors import (
+    Conflict,
+    KeyMissing,
+    NotFound,
+    SealBroken,
+    StartKeyReused,
+    StoreCorrupt,
+)
 from perdure.ids import AskId, EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import (
     Append,
@@ -220,12 +227,15 @@ class SealedStore(SealedRetention):
         of_others = await self._seals(others, shared_only=True)
 
         def read(of_own: SealsOf) -> list[RunRow]:
-            return [
-                rows.unsealed_run(
-                    row, (of_own if rows.needs_own_key(row) else of_others)(_where(row))
-                )
-                for row in found
-            ]
+            plain = []
+            for row in found:
+                seals = (of_own if rows.needs_own_key(row) else of_others)(_where(row))
+                try:
+                    plain.append(rows.unsealed_run(row, seals))
+                except SealBroken as error:
+                    error.fields["run_id"] = row.run_id  # so that an audit goes on behind it
+                    raise
+            return plain
 
         return await self._reading(own, read)
 
@@ -282,7 +292,15 @@ class SealedStore(SealedRetention):
 
     async def find_runs(self, query: RunQuery) -> list[RunRow]:
         """Return rows, newest first."""
-        return await self._plain_runs(await self.inner.find_runs(query))
+        try:
+            found = await self.inner.find_runs(query)
+        except StoreCorrupt as error:
+            # Whose journal it is can't be read there any more, and may be asked for next.
+            run_id = error.fields.get("run_id")
+            if isinstance(run_id, str) and query.tenant is not None and query.thread is not None:
+                self._remember(run_id, (query.tenant, query.thread))
+            raise
+        return await self._plain_runs(found)
 
     async def read_thread_runs(
         self, tenant: TenantId, thread: ThreadId, *, from_ordinal: int
