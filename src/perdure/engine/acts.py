@@ -231,6 +231,19 @@ class Act:
         self.run.record(self.confirmation(encoded, via="key", by=first))
         self.refresh()
 
+    def decline(self, failure: Failure, first: EffectId) -> None:
+        """Record that another run's effect with the same business key did not come to a result.
+
+        It has no row: nothing was sent, and the key is the other one's.
+        """
+        path, name, kind = self.context.task.path, self.effect.name, self.kind.value
+        now_us = self.run.now_us()
+        record = rec.EffectFailed(
+            now_us, path, self.effect_id, name, kind, failure, 0, None, "key", first
+        )
+        self.run.record(record)
+        self.refresh()
+
     def confirmation(
         self, encoded: bytes, *, via: str = "call", by: str = ""
     ) -> rec.EffectConfirmed:
@@ -317,8 +330,8 @@ class Act:
         reason = f"{failure.type}: {failure.message}" if failure is not None else "did not happen"
         name, path = self.effect.name, self.context.task.path
         outcome = "did not happen" if self.kind.is_outside else "failed"
-        tries = max(self.attempt, 1)
-        msg = f"effect {name!r} of node {path!r} {outcome} after {tries} attempt(s): {reason}"
+        tries = f"after {self.attempt} attempt(s)" if self.attempt else "and was not sent"
+        msg = f"effect {name!r} of node {path!r} {outcome} {tries}: {reason}"
         return EffectFailed(msg, run_id=self.run.row.run_id, effect=name, effect_id=self.effect_id)
 
     def refresh(self) -> None:

@@ -23,6 +23,7 @@ from perdure.engine.acts import (
     wait_until,
     wait_until_due,
 )
+from perdure.engine.business_keys import by_business_key, is_others
 from perdure.engine.limits import (
     DIVERGENCE_GRACE_S,
     ERROR_CHARS_MAX,
@@ -31,12 +32,7 @@ from perdure.engine.limits import (
     RECONCILE_BASE_S,
     RECONCILE_CAP_S,
 )
-from perdure.errors import (
-    EffectFailed,
-    EffectKeyReused,
-    Rejected,
-    ReplayDiverged,
-)
+from perdure.errors import Rejected, ReplayDiverged
 from perdure.graph import Absent, Effect, Found, Request, Unknown
 from perdure.model import (
     EffectKind,
@@ -61,7 +57,7 @@ async def outside(act: Act) -> Any:
         if act.effect_id in act.run.engine.in_flight:
             await _outlast(act)
             continue
-        if state is None:
+        if state is None or (act.call is not None and is_others(act.call)):
             done, value = await _first(act)
         elif state == EffectState.FAILED:
             await wait_until_due(act)
@@ -89,7 +85,7 @@ async def _first(act: Act) -> tuple[bool, Any]:
     finally:
         act.context.active -= 1
     try:
-        done, value = await _by_business_key(act)
+        done, value = await by_business_key(act)
         if done:
             return True, value
         await _hold_divergence(act)
@@ -126,36 +122,6 @@ async def _outlast(act: Act) -> None:
 def _raise_if_final(act: Act, error: Exception) -> None:
     if act.call is not None and act.call.state == EffectState.FAILED and act.call.due_us is None:
         raise act.failed() from error
-
-
-async def _by_business_key(act: Act) -> tuple[bool, Any]:
-    store, tenant = act.run.engine.store, act.run.row.tenant
-    while True:
-        first = await store.read_effect_by_key(tenant, act.business_key or "")
-        if first is None or first.effect_id == act.effect_id:
-            return False, None
-        if first.args_digest != act.digest or first.name != act.effect.name:
-            msg = (
-                f"business key {act.business_key!r} was used by effect {first.name!r} of run "
-                f"{first.run_id!r} with other arguments; nothing was sent. Use another key, or the "
-                "same arguments."
-            )
-            raise EffectKeyReused(
-                msg, key=act.business_key, run_id=first.run_id, effect_id=first.effect_id
-            )
-        if first.state == EffectState.CONFIRMED:
-            encoded = first.result_wire or b"\xc0"
-            value = act.decoded(encoded)
-            act.adopt(encoded, first.effect_id)
-            return True, value
-        if first.state == EffectState.FAILED:
-            msg = (
-                f"effect {first.name!r} with business key {act.business_key!r} did not happen in "
-                f"run {first.run_id!r}"
-            )
-            raise EffectFailed(msg, key=act.business_key, run_id=first.run_id)
-        note = f"effect {first.effect_id} of run {first.run_id} with the same business key"
-        await wait_until(act, act.run.now_us() + 1_000_000, note)
 
 
 async def _outlast_holder(act: Act) -> None:

@@ -203,7 +203,11 @@ class EffectConfirmed(Struct, array_like=True, frozen=True, tag=8):
 
 
 class EffectFailed(Struct, array_like=True, frozen=True, tag=9):
-    """An effect attempt is known not to have happened; `retry_at_us` None: it was the last one."""
+    """An effect attempt is known not to have happened; `retry_at_us` None: it was the last one.
+
+    `via`: call, reconcile, decision, or key (what became of another run's effect of the same
+    business key, `by`: this run sent nothing, `attempt` 0).
+    """
 
     at_us: int
     task: str
