@@ -10,8 +10,8 @@ import pytest
 from perdure import END, START, Context, Graph, RunStatus, Runtime, append
 from perdure.codec import erase_frame
 from perdure.engine.limits import FORK_CHAIN_MAX
-from perdure.engine.origins import all_inherited, inherited_points
 from perdure.errors import RecordErased, StoreCorrupt
+from perdure.governance._forked import Forks
 from perdure.ids import RunId, TenantId, ThreadId
 from tests.engine.bills import new, old, until
 from tests.engine.polled import answered
@@ -178,15 +178,11 @@ async def test_the_points_that_forks_need_are_told(open_runtime):
         await (await runtime.fork("t", at=at, to=to)).result(timeout=20)
     await (await runtime.fork("f1", at=1, to="f4")).result(timeout=20)
     await runtime.rollback("t", at=3, by="ada")
-    store = runtime.engine.store
-    assert await inherited_points(store, TENANT, ThreadId("t")) == {2, 4}
-    assert await inherited_points(store, TENANT, ThreadId("f2")) == set()
-    found = await all_inherited(store, TENANT)
-    assert {thread: {each.checkpoint for each in those} for thread, those in found.items()} == {
-        "t": {2, 4},
-        "f1": {1},
-    }
-    assert {each.thread for each in found[ThreadId("t")]} == {"f1", "f2", "f3"}
+    forks = Forks(runtime, TENANT)
+    await forks.look()
+    assert [forks.of(ThreadId(name)) for name in ("t", "f1", "f2")] == [{2, 4}, {1}, set()]
+    assert len(forks.places(ThreadId("t"))) == 2  # two of the forks are from one place
+    assert len(forks.places(ThreadId("f1"))) == 1
 
 
 async def test_a_fork_is_read_by_the_copy_that_was_made_at_its_checkpoint(

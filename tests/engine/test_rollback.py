@@ -15,10 +15,11 @@ from perdure import (
     UsageError,
     effect,
 )
+from perdure.codec import erase_frame
 from perdure.engine import branches
 from perdure.errors import NeedsDecision
-from perdure.ids import TenantId, ThreadId
-from perdure.model import RunStatus
+from perdure.ids import RunId, TenantId, ThreadId
+from perdure.model import Erased, Erasure, FrameErasure, RunStatus
 from perdure.sandbox import DirectorySandboxes
 from tests.engine.orders import SENT, Order, lost, orders
 from tests.engine.polled import answered
@@ -259,3 +260,36 @@ async def test_a_failed_run_can_be_rolled_back_and_whole_copies_are_right(
         assert (await runtime.state("t")).total == states[at].total + 1
     for at, state in states.items():
         assert await runtime.state("t", at=at) == state
+
+
+async def test_an_effect_whose_outcome_was_pruned_is_shown_as_it_stands(done):
+    """Its intent is in the journal still; the ledger knows what became of it."""
+    runtime, run = done
+    store = runtime.engine.store
+    confirmed = [e.seq for e in await runtime.events(run.id) if e.kind == "effect_confirmed"]
+    frames = await store.read_frames(RunId(run.id))
+    gone = [frame for frame in frames if frame.first_seq <= confirmed[0] < after(frame)]
+    intents = [e.seq for e in await runtime.events(run.id) if e.kind == "effect_intended"]
+    assert not any(gone[0].first_seq <= intents[0] < after(frame) for frame in gone)
+    row = await runtime.read_row(run.id)
+    outcome = await store.erase(
+        Erasure(
+            run_id=row.run_id,
+            tenant=row.tenant,
+            thread=row.thread,
+            at_us=runtime.engine.now_us(),
+            frames=tuple(
+                FrameErasure(frame.first_seq, frame.hash, erase_frame(frame.body)) for frame in gone
+            ),
+        )
+    )
+    assert isinstance(outcome, Erased)
+    fork = await runtime.preview_fork("t", at=2)
+    assert {each.name: each.state for each in fork.again}["pay"] == "confirmed"
+    back = await runtime.preview_rollback("t", at=2)
+    states = {each.effect.name: each.effect.state for each in back.not_undone}
+    assert states["pay"] == "confirmed"
+
+
+def after(frame):
+    return frame.first_seq + frame.count

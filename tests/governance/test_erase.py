@@ -7,6 +7,7 @@ import apsw
 import pytest
 
 from perdure import RunCancelled, Runtime
+from perdure.codec import erase_frame
 from perdure.engine.doctor import examine
 from perdure.errors import Conflict, NotFound, RecordErased, SealBroken, ThreadBusy, UsageError
 from perdure.governance import (
@@ -18,6 +19,9 @@ from perdure.governance import (
     verify,
     write_receipt,
 )
+from perdure.governance._erase_search import Search
+from perdure.ids import TenantId, ThreadId
+from perdure.model import ErasedThread, ErasureRow
 from perdure.testing.postgres import PostgresServer
 from tests.governance.canaries import (
     OTHERS,
@@ -54,6 +58,71 @@ async def everything_of(url, thread="other", keys=None):
         state = await runtime.state(thread)
         events = [str(event) for event in await runtime.events((await runs_on(runtime, thread))[0])]
     return state, events
+
+
+async def test_an_encrypted_store_is_searched_for_what_is_stored(url):
+    """Nothing in plain is there to be found: pieces of sealed rows are."""
+    keys = local_keys(1)
+    async with Runtime.open(url, graphs(), keys=keys) as runtime:
+        await release(runtime)
+    async with Runtime.open(url, graphs(), worker=False, keys=keys) as runtime:
+        receipt = await erase(runtime, subject=SUBJECT, by="ada", force=True)
+    verification = receipt.verification
+    assert verification.found_before == verification.searched > 30
+    assert (verification.found, verification.elsewhere) == (0, 0)
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_two_erasures_at_once_do_not_take_each_others_for_what_is_left(
+    url, monkeypatch, is_over
+):
+    """The other one erases the same texts between the search and the look at who has them."""
+    async with Runtime.open(url, graphs()) as runtime:
+        for thread in ("first", "second"):
+            run = await runtime.start("quiet", {"text": canary("state")}, thread=thread)
+            await run.result(timeout=30)
+    held = Search._held_by_others
+    looks = []
+    async with (
+        Runtime.open(url, graphs(), worker=False) as one,
+        Runtime.open(url, graphs(), worker=False) as two,
+    ):
+
+        async def meanwhile(search, pieces):
+            looks.append(len(pieces))
+            if len(looks) == 1:
+                if is_over:
+                    await erase(two, thread="second", by="bob")
+                else:
+                    await begin_alone(two, "second", await runs_on(two, "second"))
+            return await held(search, pieces)
+
+        monkeypatch.setattr(Search, "_held_by_others", meanwhile)
+        receipt = await erase(one, thread="first", by="ada")
+        assert looks[0] > 0
+        assert receipt.verification.found == 0
+        monkeypatch.undo()
+        if not is_over:
+            assert (await erase(two, thread="second", by="bob")).is_resumed
+        assert await one.engine.store.find_erasures(open_only=True) == []
+
+
+async def begin_alone(runtime, thread, run_ids):
+    """Begin an erasure, and erase the journals alone: so far it has come."""
+    store = runtime.engine.store
+    row = ErasureRow(
+        erasure_id="x_of_another",
+        tenant=TenantId("default"),
+        threads=(ErasedThread(ThreadId(thread)),),
+        subject="",
+        by="bob",
+        begun_at_us=runtime.engine.now_us(),
+    )
+    assert (await store.begin_erasure(row)).row is not None
+    for run_id in run_ids:
+        frames = await store.read_frames(run_id)
+        bodies = [(frame.first_seq, erase_frame(frame.body)) for frame in frames]
+        await store.erase_run(run_id, bodies, is_last=False)
 
 
 async def runs_on(runtime, thread):

@@ -28,7 +28,7 @@ from perdure.engine.starting import checked_name, encode_writes, finish_new_run
 from perdure.engine.story import EffectSeen, NodeRun, Story, tell
 from perdure.engine.views import plain_values
 from perdure.errors import Conflict, ThreadBusy, UsageError
-from perdure.ids import RunId, TenantId, ThreadId, WorkerId
+from perdure.ids import EffectId, RunId, TenantId, ThreadId, WorkerId
 from perdure.model import NewRun, OnBusy, RunEnded, RunRow, RunStatus, WriteOp
 from perdure.model import records as rec
 from perdure.store.api import RunQuery
@@ -294,6 +294,14 @@ def _one_piece(cell: fold.Cell) -> Raw:
     return Raw(msgspec.msgpack.encode(items))
 
 
+async def _as_it_stands(engine: Environment, effect: EffectSeen) -> EffectSeen:
+    """Return an effect with its state of now, where the record of its outcome was pruned."""
+    if effect.state != "intended":
+        return effect
+    row = await engine.store.read_effect(EffectId(effect.id))
+    return effect if row is None else structs.replace(effect, state=row.state.value)
+
+
 async def _happened(
     engine: Environment, story: Story, depth: int = 0
 ) -> tuple[tuple[EffectSeen, ...], tuple[tuple[str, str], ...]]:
@@ -301,11 +309,11 @@ async def _happened(
 
     Effects of children are among them.
     """
-    effects = [
-        effect
-        for effect in story.effects.values()
-        if effect.is_outside and effect.state != "failed" and effect.via != "key"
-    ]
+    effects = []
+    for told in story.effects.values():
+        effect = await _as_it_stands(engine, told)
+        if effect.is_outside and effect.state != "failed" and effect.via != "key":
+            effects.append(effect)
     children = list(story.children)
     for child, _graph in story.children if depth < AGAIN_DEPTH_MAX else ():
         row = await engine.store.read_run(RunId(child))

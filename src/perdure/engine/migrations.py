@@ -122,11 +122,7 @@ class _Mover:
             moved = self._move_beginning(by)
             return Move(versions=versions, moved=moved, snapshot=None, is_base=False)
         root = self.state.root
-        if root.ahead:
-            self.problems.append(
-                f"the run stands between two phases, after acts of {', '.join(root.ahead)}: finish "
-                "it with a worker of the older version"
-            )
+        self._check_ahead(root)
         values = self._fitted(self.plan, core.upgraded(self.chain, self._values(root)))
         scopes = {"": rec.ScopeMoved(nodes=self._nodes(root, self.plan, self.chain))}
         outcomes = self._outcomes(root, self.plan, self.chain, lambda: self._values(root))
@@ -143,8 +139,26 @@ class _Mover:
             [fold.renamed(task.spec, nodes) for task in tasks],
             self.state.snapshot,
         )
-        is_base = all(fold.is_fresh(self.state, task) for task in tasks)
+        # Acts between two phases are recorded before the copy, and are found from there only.
+        is_base = not root.ahead and all(fold.is_fresh(self.state, task) for task in tasks)
         return Move(versions=versions, moved=moved, snapshot=snapshot, is_base=is_base)
+
+    def _check_ahead(self, root: fold.Scope) -> None:
+        """Check the executions between two phases, of which acts are recorded.
+
+        They are found by the paths of before: where the newer version has the same nodes it goes on
+        with them. Where it takes another way, the run parks (`phases.check_ahead`).
+        """
+        for path, task in root.ahead.items():
+            name = task.spec.node
+            if core.node_after(self.chain, name) != name or name not in self.plan.nodes:
+                self.problems.append(
+                    f"the run stands between two phases, after acts of node {path!r}, which has "
+                    f"another name in {self.plan.name} v{self.plan.version}: bring it to its next "
+                    f"phase with 'perdure worker FILE:GRAPH' of v{self.row.version}"
+                )
+            else:
+                self._check_task(task, self.plan, name)
 
     def record(
         self,

@@ -299,7 +299,7 @@ class ReplayContext(Context):
         self._stood: asyncio.Future[None] | None = None
         self._wanted: list[tuple[str, str, Any]] = []
         self.stands_on: list[str] = []
-        self.wanted_outside: list[tuple[str, Any]] = []
+        self.wanted_outside: list[tuple[str, Any, str | None]] = []
 
     @property
     def has_wanted(self) -> bool:
@@ -318,7 +318,7 @@ class ReplayContext(Context):
             effect = function if isinstance(function, Effect) else as_effect(function)
             request = plain(request_of(list(args), kwargs))
             if missing.call is None and effect.kind.is_outside:
-                self.wanted_outside.append((effect.name, request))
+                self.wanted_outside.append((effect.name, request, key))
             return await self._not_served(missing, "effect", effect.name, request)
 
     async def ask(

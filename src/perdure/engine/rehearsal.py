@@ -43,7 +43,22 @@ async def rehearse(
         return str(error)
     except PerdureError:
         return ""  # it fails, as it would when it is executed: that is no decision
-    return "; ".join(driver.problems)
+    return "; ".join(
+        [each for found in driver.problems for each in await _first_of(engine, row, found)]
+    )
+
+
+async def _first_of(
+    engine: Environment, row: RunRow, problems: list[tuple[str | None, str]]
+) -> list[str]:
+    """Return the first problem of an execution that is one; [] if there is none.
+
+    An effect whose business key another one has already is not sent, and parks nothing.
+    """
+    for key, problem in problems:
+        if key is None or await engine.store.read_effect_by_key(row.tenant, key) is None:
+            return [problem]
+    return []
 
 
 def _tape_of(row: RunRow, state: fold.RunState, now_us: int) -> Tape:
@@ -66,7 +81,7 @@ class _Rehearsal(ReplayDriver):
 
     def __init__(self, run: Played, loaded: Loaded) -> None:
         super().__init__(run, loaded)
-        self.problems: list[str] = []
+        self.problems: list[list[tuple[str | None, str]]] = []
 
     def _compare(
         self,
@@ -76,14 +91,16 @@ class _Rehearsal(ReplayDriver):
         _got: rec.NodeFinished | rec.NodeFailed | None,
     ) -> None:
         """Hold what the execution asks for against what it did before."""
-        for name, request in context.wanted_outside:
+        found: list[tuple[str | None, str]] = []
+        for name, request, key in context.wanted_outside:
             missing = unasked(context.task, name)
             if missing:
                 recorded = shortened(", ".join(call_words(call) for call in missing))
-                self.problems.append(
+                problem = (
                     f"node {node.name!r} ({context.task.path}) is executed again and would send "
                     f"{act_words('effect', name, request)}, while {recorded}, recorded before the "
                     "move, is not asked for again: nothing would be sent, and the run would park "
                     "(ReplayDiverged). Let the new node compute the arguments of before"
                 )
-                return
+                found.append((key, problem))
+        self.problems.append(found)

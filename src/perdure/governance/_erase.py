@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 
 from msgspec import Struct
 
-from perdure.codec import encode_record, erase_frame, erased_blank, is_erased
+from perdure.codec import erase_frame, erased_blank, is_erased
 from perdure.engine import Runtime
 from perdure.engine.living import no_thread
 from perdure.engine.outlook import command
@@ -29,9 +29,9 @@ from perdure.governance._erase_scope import (
     runs_of,
     threads_about,
 )
+from perdure.governance._erase_search import Search
 from perdure.governance._export import perdure_version
 from perdure.governance._keys import SigningKey
-from perdure.governance._needles import Needles
 from perdure.governance._receipt import Receipt, Verification, signed
 from perdure.governance._verify import DEFAULT_TENANT, frames_of, rows_of
 from perdure.governance.limits import COLLECT_TRIES, ERASED_THREADS_MAX, FRAMES_ERASED
@@ -247,7 +247,8 @@ class _Erasing:
         self._tenant = tenant
         self._tell = tell
         self._through = {each.thread: each.through for row in rows for each in row.threads}
-        self._needles = Needles([tenant, *self._through])
+        known = [tenant, *self._through]
+        self._search = Search(self._engine, rows, known, is_erased=self._is_erased)
         self._pages = Candidates(self._store, tenant)
 
     def _probe(self, name: str) -> None:
@@ -262,7 +263,7 @@ class _Erasing:
         runs = [row async for row in self._runs()]
         for row in runs:
             await self._look_at(row)
-        before = await self._store.count_bytes(self._needles.pieces)
+        before = await self._store.count_bytes(self._search.needles.pieces)
         await self._drop_pages()
         for number, row in enumerate(runs, 1):
             self._tell(f"{number} of {len(runs)} runs erased")
@@ -276,7 +277,9 @@ class _Erasing:
         self._tell("writing the store's files anew")
         scrubbed = await self._store.scrub()
         self.left += scrubbed
-        await self._verify(before)
+        self._tell("looking for what was erased")
+        self.verification = await self._search.verify(before)
+        self.left += [each for each in self._search.left if each not in self.left]
         self._count("threads", len(threads))
         # A server's log and its backups are out of reach; what keeps a file from being cut goes.
         is_blocked = bool(scrubbed) and REMOTE not in self._store.capabilities
@@ -314,12 +317,16 @@ class _Erasing:
             if is_erased(frame.body):
                 continue
             records = list(records_in(frame))
-            self._needles.add_frame(frame, records)
+            if not self._search.is_sealed:
+                self._search.needles.add_frame(frame, records)
             for record in records:
                 self.snapshots += _has_snapshot(record)
                 for body, content in await self._pages.add(record):
-                    self._needles.add_stored(body)
-                    self._needles.add_text(content)
+                    if not self._search.is_sealed:
+                        self._search.needles.add_stored(body)
+                        self._search.needles.add_text(content)
+        if self._search.is_sealed:
+            await self._search.add_sealed(row.run_id)
 
     def _is_erased(self, row: RunRow) -> bool:
         return row.tenant == self._tenant and row.ordinal <= self._through.get(row.thread, 0)
@@ -404,38 +411,6 @@ class _Erasing:
         await self._store.erase_run(row.run_id, bodies, is_last=is_last)
         # crash-point: erase.run.after
         self._probe("erase.run.after")
-
-    async def _verify(self, before: list[int]) -> None:
-        """Look for pieces of what was erased."""
-        self._tell("looking for what was erased")
-        pieces = self._needles.pieces
-        after = await self._store.count_bytes(pieces)
-        left = {piece for piece, count in zip(pieces, after, strict=True) if count}
-        elsewhere = await self._held_by_others(left) if left else set()
-        remote = REMOTE in self._store.capabilities
-        self.verification = Verification(
-            searched=len(pieces),
-            found_before=sum(count > 0 for count in before),
-            found=len(left - elsewhere),
-            elsewhere=len(elsewhere),
-            scope="every row of every table" if remote else "every byte of the store's files",
-        )
-
-    async def _held_by_others(self, pieces: set[bytes]) -> set[bytes]:
-        """Return the pieces that journals and pages of others hold as well, of whatever tenant."""
-        found: set[bytes] = set()
-        seen: dict[TenantId, Candidates] = {}
-        async for row in runs_of(self._store, None):
-            if self._is_erased(row):
-                continue
-            pages = seen.setdefault(row.tenant, Candidates(self._store, row.tenant))
-            async for frame in frames_of(self._store, row.run_id, 1):
-                records = list(records_in(frame))
-                held = [frame.body, *map(encode_record, records)]
-                for record in records:
-                    held += [each for pair in await pages.add(record) for each in pair]
-                found |= {piece for piece in pieces - found if any(piece in each for each in held)}
-        return found
 
 
 def _has_snapshot(record: rec.Record) -> bool:

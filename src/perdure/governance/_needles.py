@@ -49,6 +49,12 @@ class Needles:
             for text in _texts_in(record):
                 self.add_text(text.encode("utf-8", "surrogatepass"))
 
+    def add_row(self, wires: Iterable[bytes | None]) -> None:
+        """Take in the columns of a row as they are stored."""
+        for wire in wires:
+            if wire is not None:
+                self.add_stored(wire)
+
     def add_stored(self, body: bytes) -> None:
         """Take in a piece of something as it is stored: packed, or sealed."""
         piece = body[_STORED : _STORED + NEEDLE_BYTES_MAX]

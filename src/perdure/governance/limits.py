@@ -81,3 +81,7 @@ RECEIPT_BYTES_MAX = 64 * 1024 * 1024
 
 PIN_GRACE_US = 600_000_000
 """How long a fork's tag on its origin waits for its fork to be started: ten minutes."""
+
+OTHERS_TRIES = 20
+OTHERS_PAUSE_S = 1.0
+"""How often, and how long apart, an erasure looks again for what another one may erase just now."""

@@ -11,7 +11,7 @@ from perdure.sealing._providers import (
     read_key_file,
 )
 from perdure.sealing._rotation import Rotation, Wrapping, rotate, wrappings
-from perdure.sealing._store import SealedStore, sealed
+from perdure.sealing._store import SealedStore, sealed, stored_by
 
 __all__ = [
     "STORE",
@@ -32,6 +32,7 @@ __all__ = [
     "rotate",
     "seal",
     "sealed",
+    "stored_by",
     "unwrapped",
     "wrappings",
 ]

@@ -90,6 +90,11 @@ def sealed(store: Store, provider: KeyProvider, services: Services) -> Store:
     return cast("Store", SealedStore(store, provider, services))
 
 
+def stored_by(store: Store) -> Store:
+    """Return the store that has what a store is given, as it is stored: sealed, if it seals."""
+    return store.inner if isinstance(store, SealedStore) else store
+
+
 class SealedStore(SealedRetention):
     """Delegates to a store, and seals what users put there."""
 
