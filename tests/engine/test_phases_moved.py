@@ -9,7 +9,7 @@ from perdure.engine.survey import Fate, survey_runs
 from perdure.governance import verify
 from tests.engine.polled import answered
 from tests.engine.polled import reached as resting
-from tests.engine.test_phases import SENT, Work, send
+from tests.engine.test_phases import SENT, Work, leave_it, send
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def crashing(monkeypatch):
     """Let no checkpoint be written when a run is let go: as a worker that dies leaves it."""
     SENT.clear()
     with monkeypatch.context() as patched:
-        patched.setattr("perdure.engine.driver.GraphDriver.checkpoint", lambda _self: None)
+        patched.setattr("perdure.engine.driver.GraphDriver.checkpoint", leave_it)
         yield patched
 
 
