@@ -3,6 +3,7 @@
 from perdure.governance._check import Checked, check
 from perdure.governance._collect import Collected, collect
 from perdure.governance._erase import erase, preview_erasure
+from perdure.governance._erase_sandbox import SandboxErased
 from perdure.governance._erase_scope import ErasurePreview, NotUndone, Remaining, Unfinished
 from perdure.governance._export import Exported, export
 from perdure.governance._keys import (
@@ -13,7 +14,8 @@ from perdure.governance._keys import (
     load_public_key,
     make_key,
 )
-from perdure.governance._prune import Pruned, ThreadPruned, prune
+from perdure.governance._prune import prune
+from perdure.governance._pruned import Pruned, ThreadPruned
 from perdure.governance._receipt import (
     CheckedReceipt,
     Receipt,
@@ -23,6 +25,7 @@ from perdure.governance._receipt import (
     write_receipt,
 )
 from perdure.governance._report import FINDING_CODES, Finding, Report
+from perdure.governance._snapshots import collect_snapshots
 from perdure.governance._verify import verify
 
 __all__ = [
@@ -39,6 +42,7 @@ __all__ = [
     "Receipt",
     "Remaining",
     "Report",
+    "SandboxErased",
     "SigningKey",
     "ThreadPruned",
     "Unfinished",
@@ -46,6 +50,7 @@ __all__ = [
     "check",
     "check_receipt",
     "collect",
+    "collect_snapshots",
     "erase",
     "export",
     "fingerprint",

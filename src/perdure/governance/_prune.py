@@ -13,7 +13,6 @@ were seen when it was decided.
 
 import datetime as dt
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -32,6 +31,8 @@ from perdure.governance._keeping import (
     Stretches,
     needed,
 )
+from perdure.governance._pruned import Pruned, ThreadPruned, Wanted, prune_layers
+from perdure.governance._snapshots import FrameId, snapshot_in
 from perdure.governance._verify import frames_of, threads_of
 from perdure.governance.limits import (
     ERASE_BYTES,
@@ -41,7 +42,6 @@ from perdure.governance.limits import (
 )
 from perdure.ids import TenantId, ThreadId
 from perdure.model import (
-    Compacted,
     CopyRow,
     EffectRow,
     EffectState,
@@ -54,70 +54,8 @@ from perdure.model import (
     ThreadRow,
 )
 from perdure.model import records as rec
+from perdure.sandbox import Kept
 from perdure.store.api import EffectQuery, Store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which checkpoints of each thread are kept beside those that must be.
-
-    Attributes:
-        keep: the newest so many; None: by age only.
-        since_us: those since then; None: by number only. With both: what either keeps.
-    """
-
-    keep: int | None
-    since_us: int | None
-
-    def of(self, points: Sequence[Point]) -> set[int]:
-        """Return them."""
-        newest = points[-self.keep :] if self.keep else points[-1:]
-        young = [p for p in points if self.since_us is not None and p.at_us >= self.since_us]
-        return {point.checkpoint for point in (*newest, *young)}
-
-
-@dataclass(slots=True, kw_only=True)
-class ThreadPruned:
-    """What became, or would become, of a thread.
-
-    Attributes:
-        checkpoints: that could be read before.
-        kept: of them, those that were to be kept.
-        lost: of them, those that can't be read afterwards.
-        frames: that were erased.
-        records: in them.
-        bytes: that they took, beyond what is left of them.
-        effects: whose request and result were emptied.
-        note: why less went than was wanted; empty: it did not.
-    """
-
-    tenant: TenantId
-    thread: ThreadId
-    checkpoints: int = 0
-    kept: int = 0
-    lost: int = 0
-    frames: int = 0
-    records: int = 0
-    bytes: int = 0
-    effects: int = 0
-    note: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class Pruned:
-    """What `prune` did, or would do (`is_dry`)."""
-
-    is_dry: bool
-    threads: list[ThreadPruned] = field(default_factory=list)
-    collected: Collected | None = None
-    compacted: Compacted | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of journals and pages that went."""
-        pages = self.collected.bytes if self.collected is not None else 0
-        return sum(thread.bytes for thread in self.threads) + pages
-
 
 _OPEN = frozenset({
     EffectState.INTENDED,
@@ -139,9 +77,12 @@ async def prune(
     tenant: str | None = None,
     dry_run: bool = False,
     rewrite: bool | None = None,
+    sandbox: Kept | None = None,
     on_progress: Telling = lambda _pruned: None,
 ) -> Pruned:
     """Erase what is not wanted any more, then the pages that nothing refers to, then free room.
+
+    With a sandbox, the snapshots go that no journal of the tenants names any more.
 
     Kept of each thread: its newest state, the newest `keep` checkpoints, those that are younger
     than `older_than`, tagged ones, those that were forked, all of unfinished runs, and what those
@@ -156,12 +97,14 @@ async def prune(
         dry_run: say what would go; nothing is changed.
         rewrite: whether SQLite's file is rewritten, which keeps writers out; None: if that is
             quick.
+        sandbox: where files of the threads are: `IsolatedSandboxes(folder)`, or of directories.
         on_progress: called after every thread, and while pages are collected.
 
     Raises:
         UsageError, SettingInvalid: it is not said what to keep; nothing was changed.
         NotFound: no such thread; those before it in the list were pruned.
-        StoreCorrupt, DecodeFailed: pages could not be collected, as a journal can't be read.
+        StoreCorrupt, DecodeFailed: pages or snapshots could not be collected, as a journal, or a
+            layer that is needed, can't be read.
 
     Durability: each thread's when it is told. Idempotent: yes.
     """
@@ -173,8 +116,10 @@ async def prune(
         async for owner, line in threads_of(runtime.engine.store, thread=name, tenant=tenant):
             owners[owner] = None
             done.threads.append(await work.thread(owner, line))
+            done.snapshots = len(work.snapshots)
             on_progress(done)
     if dry_run:
+        await prune_layers(runtime, sandbox, owners, done, lost=work.lost)
         return done
     # crash-point: prune.erased
     runtime.engine.services.probe("prune.erased")
@@ -184,6 +129,7 @@ async def prune(
         for name in ("tenants", "runs", "pages", "bytes"):
             total = getattr(done.collected, name) + getattr(found, name)
             setattr(done.collected, name, total)
+    await prune_layers(runtime, sandbox, owners, done)
     # crash-point: prune.collected
     runtime.engine.services.probe("prune.collected")
     done.compacted = await runtime.engine.store.compact(rewrite=rewrite)
@@ -246,6 +192,8 @@ class _Prune:
         self._wanted = wanted
         self._is_dry = is_dry
         self._forks: dict[TenantId, Forks] = {}
+        self.snapshots: set[tuple[TenantId, str]] = set()
+        self.lost: dict[TenantId, set[FrameId]] = {}
 
     async def thread(self, tenant: TenantId, thread: ThreadId) -> ThreadPruned:
         """Prune a thread."""
@@ -279,7 +227,8 @@ class _Prune:
             async for frame in frames_of(self._store, run.run_id, 1):
                 if not is_erased(frame.body):
                     _add(present, run, frame)
-                    _look_at(run, frame, points, plan.moves)
+                    named = _look_at(run, frame, points, plan.moves)
+                    self.snapshots.update((tenant, name) for name in named)
         plan.points = [point for _id, point in sorted(points.items())]
         plan.copies, line = await self._copies(plan)
         plan.readable = present.readable(plan.points, plan.copies)
@@ -389,6 +338,9 @@ class _Prune:
             self._runtime.engine.services.probe("prune.batch")
             if not isinstance(outcome, Erased):
                 return False
+        if self._is_dry:
+            gone = self.lost.setdefault(batch.run.tenant, set())
+            gone.update((batch.run.run_id, frame.first_seq) for frame in batch.frames)
         done.frames += len(batch.frames)
         done.records += batch.records
         done.bytes += batch.bytes
@@ -413,7 +365,7 @@ class _Batch:
 
     def __init__(self, plan: _Plan, run: RunRow) -> None:
         self._plan = plan
-        self._run = run
+        self.run = run
         self.clear()
 
     def clear(self) -> None:
@@ -438,9 +390,9 @@ class _Batch:
     def erasure(self, at_us: int) -> Erasure:
         """Return it as the store takes it."""
         return Erasure(
-            run_id=self._run.run_id,
-            tenant=self._run.tenant,
-            thread=self._run.thread,
+            run_id=self.run.run_id,
+            tenant=self.run.tenant,
+            thread=self.run.thread,
             at_us=at_us,
             frames=tuple(self.frames),
             effects=tuple(self.effects),
@@ -455,10 +407,20 @@ def _add(present: Present, run: RunRow, frame: FrameRow) -> None:
     present.add(run.ordinal, frame.first_seq, last_seq, is_last=is_last)
 
 
-def _look_at(run: RunRow, frame: FrameRow, points: dict[int, Point], moves: set[Place]) -> None:
-    """Note the checkpoints in a frame, and whether the run moved to another version in it."""
+def _look_at(
+    run: RunRow, frame: FrameRow, points: dict[int, Point], moves: set[Place]
+) -> list[str]:
+    """Note the checkpoints in a frame, and whether the run moved to another version in it.
+
+    Returns:
+        The snapshots of sandboxes that it names.
+    """
+    named = []
     for seq, encoded in enumerate(split_frame(frame.body), frame.first_seq):
         record = decode_record(encoded)
+        snapshot = snapshot_in(record)
+        if snapshot is not None:
+            named.append(snapshot)
         if isinstance(record, rec.VersionMoved):
             moves.add((run.ordinal, frame.first_seq))
         if isinstance(record, rec.StateSnapshot) or (
@@ -466,3 +428,4 @@ def _look_at(run: RunRow, frame: FrameRow, points: dict[int, Point], moves: set[
         ):
             place = (run.ordinal, seq)
             points[record.checkpoint] = Point(record.checkpoint, record.at_us, place)
+    return named

@@ -33,7 +33,7 @@ from msgspec import Struct
 from perdure.clock import Probe
 from perdure.errors import StoreCorrupt
 from perdure.sandbox._disk import acquire, clear_staging, disk_errors, sync_names
-from perdure.sandbox._layers import BASE, SQUASHED, is_id
+from perdure.sandbox._layers import SQUASHED, is_id
 from perdure.sandbox._made import Layer, read
 from perdure.sandbox._measure import measure
 from perdure.sandbox._standing import gate, standing_of
@@ -111,7 +111,7 @@ class LayerCollection:
         self._cut_short = clear_staging(folder / GOING)
         with gate(folder, is_shared=True):
             self._listed = self._present()
-            self._heads = self._heads_now()
+            self._heads = self._heads_now()  # by thread
 
     def _present(self) -> set[str]:
         names = (path.name for path in folders_in(self._folder / "layers"))
@@ -120,12 +120,12 @@ class LayerCollection:
     def _threads(self) -> list[Path]:
         return [*folders_in(self._folder / "threads")]
 
-    def _heads_now(self) -> set[str]:
-        found = set()
+    def _heads_now(self) -> dict[str, str]:
+        found = {}
         for thread in self._threads():
             with suppress(FileNotFoundError):
-                found.add((thread / "head").read_text(encoding="ascii"))
-        return found - {BASE}
+                found[thread.name] = (thread / "head").read_text(encoding="ascii")
+        return found
 
     def finish(
         self,
@@ -141,7 +141,7 @@ class LayerCollection:
             named: snapshots that journals name, read after this was begun.
             threads: folders of the threads whose journals were read.
             about: of them, those that are erased: what of theirs stays is listed.
-            is_dry: count only.
+            is_dry: count only, as if nothing of `about` were there any more.
 
         Raises:
             StoreCorrupt: a layer that is needed can't be read, so that nobody knows what it stands
@@ -154,7 +154,7 @@ class LayerCollection:
         with disk_errors("collect the layers of", self._folder):
             with gate(self._folder, is_shared=is_dry):
                 present = self._present()
-                needed = self._needed(present, named)
+                needed = self._needed(present, named, about if is_dry else frozenset())
                 garbage = (present & self._listed) - needed
                 mine = self._taken_by(garbage, threads)
                 done = LayersCollected(
@@ -177,8 +177,13 @@ class LayerCollection:
 
     # -- what is needed ----------------------------------------------------------------------------
 
-    def _needed(self, present: set[str], named: Iterable[str]) -> set[str]:
-        roots = {*named, *self._heads, *self._heads_now(), *(present - self._listed)}
+    def _needed(
+        self, present: set[str], named: Iterable[str], left_out: frozenset[str]
+    ) -> set[str]:
+        """Return the layers that roots stand on; threads that are left out need nothing."""
+        heads = [*self._heads.items(), *self._heads_now().items()]
+        roots = {head for thread, head in heads if thread not in left_out}
+        roots |= {*named, *(present - self._listed)}
         needed: set[str] = set()
         for root in roots:
             current = root
@@ -188,7 +193,8 @@ class LayerCollection:
                     break
                 current = self._read(current).parent
         for thread in self._threads():
-            needed |= standing_of(self._root, thread)
+            if thread.name not in left_out:
+                needed |= standing_of(self._root, thread)
         return needed
 
     def _read(self, name: str) -> Layer:

@@ -13,9 +13,10 @@ from perdure.clock import Probe
 from perdure.sandbox._blob_collecting import BlobCollection
 from perdure.sandbox._collecting import GOING, LayerCollection, LayersCollected, alone, folders_in
 from perdure.sandbox._disk import disk_errors
-from perdure.sandbox._forgetting import Forgotten, forget
+from perdure.sandbox._forgetting import KEPT, Forgotten, forget
 from perdure.sandbox._layers import is_id
 from perdure.sandbox._made import read
+from perdure.sandbox._measure import Usage, measure
 from perdure.sandbox._names import folder_name
 from perdure.sandbox._search import sample, search
 from perdure.sandbox.limits import SEARCH_BYTES_MAX
@@ -52,6 +53,14 @@ class Kept(Protocol):
         """Begin a collection of a tenant that has sandboxes."""
         ...
 
+    def threads(self, tenant: str) -> set[str]:
+        """Return the folders of threads that have something here."""
+        ...
+
+    def live(self, tenant: str, threads: Iterable[str]) -> Usage:
+        """Return the room that the live files of threads take."""
+        ...
+
     def forget(self, tenant: str, thread: str, through: int) -> Forgotten:
         """Remove the live files of a thread for good."""
         ...
@@ -81,6 +90,19 @@ class _Keeping:
     def has_tenant(self, tenant: str) -> bool:
         """Return whether a tenant has sandboxes here."""
         return (self.folder(tenant) / "threads").is_dir()
+
+    def threads(self, tenant: str) -> set[str]:
+        """Return the folders of threads that have something here, not only a lock and a fence."""
+        found = set()
+        for folder in folders_in(self.folder(tenant) / "threads"):
+            if any(path.name not in KEPT for path in folder.iterdir()):
+                found.add(folder.name)
+        return found
+
+    def live(self, tenant: str, threads: Iterable[str]) -> Usage:
+        """Return the room that the live files of threads take."""
+        folder = self.folder(tenant) / "threads"
+        return measure([folder / folder_name(thread) for thread in threads])
 
     def forget(self, tenant: str, thread: str, through: int) -> Forgotten:
         """Remove the live files of a thread for good; see `forget`."""
