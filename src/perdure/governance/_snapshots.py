@@ -98,7 +98,7 @@ async def collect_snapshots(
     runtime: Runtime,
     sandbox: Kept,
     *,
-    tenant: str,
+    tenant: str | None = None,
     dry_run: bool = False,
     gone: AbstractSet[FrameId] = frozenset(),
 ) -> LayersCollected:
@@ -112,7 +112,7 @@ async def collect_snapshots(
     Args:
         runtime: an open one; no worker or graph is needed.
         sandbox: whose snapshots: `IsolatedSandboxes(folder)`, `DirectorySandboxes(folder)`.
-        tenant: whose.
+        tenant: only this tenant's; None: everybody's who has runs in the store.
         dry_run: count them only.
         gone: frames of journals that are treated as erased, for a dry run.
 
@@ -123,18 +123,33 @@ async def collect_snapshots(
 
     Durability: what is removed is gone when this returns. Idempotent: yes.
     """
-    owner = TenantId(tenant)
-    if not await asyncio.to_thread(sandbox.has_tenant, tenant):
-        return LayersCollected(is_dry=dry_run)
-    if not dry_run:
-        await _forget_erased(runtime, sandbox, owner)
+    done = LayersCollected(is_dry=dry_run)
+    tenants = {TenantId(tenant)} if tenant is not None else set()
+    if tenant is None:
+        tenants = {row.tenant async for row in runs_of(runtime.engine.store, None)}
+    for owner in sorted(tenants):
+        if await asyncio.to_thread(sandbox.has_tenant, owner):
+            done.add(await _collect(runtime, sandbox, owner, is_dry=dry_run, gone=gone))
+    return done
+
+
+async def _collect(
+    runtime: Runtime,
+    sandbox: Kept,
+    tenant: TenantId,
+    *,
+    is_dry: bool,
+    gone: AbstractSet[FrameId],
+) -> LayersCollected:
+    if not is_dry:
+        await _forget_erased(runtime, sandbox, tenant)
     probe = runtime.engine.services.probe
-    async with begun(sandbox, owner) as collection:
+    async with begun(sandbox, tenant) as collection:
         # crash-point: prune.layers.begun
         probe("prune.layers.begun")
-        named = await Named.read(runtime.engine.store, owner, gone=gone)
+        named = await Named.read(runtime.engine.store, tenant, gone=gone)
         done = await asyncio.to_thread(
-            lambda: collection.finish(named.snapshots, named.threads, is_dry=dry_run)
+            lambda: collection.finish(named.snapshots, named.threads, is_dry=is_dry)
         )
     # crash-point: prune.layers.collected
     probe("prune.layers.collected")

@@ -9,7 +9,7 @@ from perdure.sandbox._keeping import Collection, Kept
 from perdure.sandbox._made import Made
 from perdure.sandbox._names import folder_name
 from perdure.sandbox._network import Network
-from perdure.sandbox._story import Snapshot
+from perdure.sandbox._story import Snapshot, ThreadFiles, history_of, threads_in
 from perdure.sandbox._turns import Capabilities, Limits
 
 __all__ = [
@@ -31,5 +31,8 @@ __all__ = [
     "Ran",
     "ServiceState",
     "Snapshot",
+    "ThreadFiles",
     "folder_name",
+    "history_of",
+    "threads_in",
 ]

@@ -414,6 +414,7 @@ class IsolatedSandbox:
                 self._backend.services.probe("sandbox.rollback.dropped")
                 if self._layers.head(self._folder) != wanted:
                     self._layers.stand(self._folder, wanted)
+                self._layers.end_use(self._folder)
 
 
 def _let_go(holding: "asyncio.Future[Lock]") -> None:

@@ -37,7 +37,7 @@ from perdure.sandbox._made import FILES, FORMAT, Layer, Made, check_fits, encode
 from perdure.sandbox._measure import Usage, measure
 from perdure.sandbox._room import Room, full
 from perdure.sandbox._squash import squash
-from perdure.sandbox._standing import gate, note_standing
+from perdure.sandbox._standing import STANDING, gate, note_standing
 from perdure.sandbox.limits import CHAIN_MAX, CHANGES_SHARE, HISTORY_MAX, SQUASH_AT
 
 SQUASHED = "squashed"
@@ -288,20 +288,19 @@ class Layers:
         total = Usage()
         for name in names:
             if name not in self._usages:
-                known = None if name.endswith(SQUASHED) else self.read(name).usage
-                self._usages[name] = known or measure(self._parts_in(self._folder / name))
+                layer = self.read(name.partition("/")[0])
+                known = None if name.endswith(SQUASHED) else layer.usage
+                parts = [self._folder / name / part_name(at) for at in layer.parts]
+                self._usages[name] = known or measure(parts)
             total += self._usages[name]
         return total
 
     def usage_of_top(self, thread: Path, stop: Usage | None = None) -> Usage:
         """Return the room that what changed takes; `stop`: no more is asked about."""
-        tops = self._parts_in(thread / "top")
+        tops = [thread / "top" / part_name(at) for at in self._parts]
         if stop is None:
             return measure(tops)
         return measure(tops, bytes_stop=stop.bytes, entries_stop=stop.entries)
-
-    def _parts_in(self, folder: Path) -> list[Path]:
-        return [folder / part_name(at) for at in self._parts]
 
     def left(self, thread: Path) -> Usage:
         """Return the room that is left for what changes; for a holder of the lock.
@@ -350,6 +349,10 @@ class Layers:
             chain = self.chain(self.head(thread))
             note_standing(thread, self._user, chain)
         return chain
+
+    def end_use(self, thread: Path) -> None:
+        """Let go of what was written down, once nothing of the thread is mounted any more."""
+        (thread / STANDING).unlink(missing_ok=True)
 
     def kept(self) -> AbstractContextManager[None]:
         """Hold the gate: what a head names before it is let go of, nobody removes."""
