@@ -5,8 +5,9 @@ the journals reads which snapshots they name, then everything of the list goes t
 on. Roots are
 
 - what journals name;
-- the head of each thread, as it was at the beginning and as it is at the end: a snapshot that was
-  taken and whose record is still on its way is one that its thread stands on;
+- the head of each thread, as it was at the beginning and as it is at the end, and what is about to
+  be its head: a snapshot that was taken and whose record is still on its way is one that its
+  thread stands on;
 - what mounts stand on (`standing`), also where a snapshot would be read without it by now;
 - every layer that is not in the list: it was taken since.
 
@@ -33,7 +34,7 @@ from msgspec import Struct
 from perdure.clock import Probe
 from perdure.errors import StoreCorrupt
 from perdure.sandbox._disk import acquire, clear_staging, disk_errors, sync_names
-from perdure.sandbox._layers import SQUASHED, is_id
+from perdure.sandbox._layers import SQUASHED, TAKING, is_id
 from perdure.sandbox._made import Layer, read
 from perdure.sandbox._measure import measure
 from perdure.sandbox._standing import gate, standing_of
@@ -111,7 +112,7 @@ class LayerCollection:
         self._cut_short = clear_staging(folder / GOING)
         with gate(folder, is_shared=True):
             self._listed = self._present()
-            self._heads = self._heads_now()  # by thread
+            self._heads = self._heads_now()  # after the list: see `freeze`
 
     def _present(self) -> set[str]:
         names = (path.name for path in folders_in(self._folder / "layers"))
@@ -120,11 +121,14 @@ class LayerCollection:
     def _threads(self) -> list[Path]:
         return [*folders_in(self._folder / "threads")]
 
-    def _heads_now(self) -> dict[str, str]:
-        found = {}
+    def _heads_now(self) -> list[tuple[str, str]]:
+        """Return (thread, layer) of what threads stand on, or are about to."""
+        found = []
         for thread in self._threads():
-            with suppress(FileNotFoundError):
-                found[thread.name] = (thread / "head").read_text(encoding="ascii")
+            # In this order: what is not about to be the head any more is the head, or below it.
+            for name in (TAKING, "head"):
+                with suppress(FileNotFoundError):
+                    found.append((thread.name, (thread / name).read_text(encoding="ascii")))
         return found
 
     def finish(
@@ -181,7 +185,7 @@ class LayerCollection:
         self, present: set[str], named: Iterable[str], left_out: frozenset[str]
     ) -> set[str]:
         """Return the layers that roots stand on; threads that are left out need nothing."""
-        heads = [*self._heads.items(), *self._heads_now().items()]
+        heads = [*self._heads, *self._heads_now()]
         roots = {head for thread, head in heads if thread not in left_out}
         roots |= {*named, *(present - self._listed)}
         needed: set[str] = set()

@@ -6,6 +6,8 @@ Layout under a tenant's folder:
                <part>          the changes to a part of the base: an overlay's upper folder
                squashed/<part> what this layer and all below it come to, where the chain is long
     threads/<thread>/head      id of the layer that the thread stands on; not there: the base
+                     taking    id of a layer that is about to be its head
+                     standing  what its mounts stand on, see _standing
                      top       changes since then; thrown away by restore, frozen by take
                      work      scratch of the kernel, of one mount
                      staging   half-made and half-removed things; emptied by the next use
@@ -42,6 +44,9 @@ from perdure.sandbox.limits import CHAIN_MAX, CHANGES_SHARE, HISTORY_MAX, SQUASH
 
 SQUASHED = "squashed"
 """Folder in a layer's: what it and all below it come to."""
+
+TAKING = "taking"
+"""File in a thread's folder: the layer that it is about to stand on."""
 
 BASE = "base"
 """The snapshot of a thread that changed nothing."""
@@ -248,11 +253,14 @@ class Layers:
         # crash-point: sandbox.freeze.synced
         probe("sandbox.freeze.synced")
         make_folder(self._folder)
+        # Nobody may find it and not know that this thread is about to stand on it.
+        put_file(thread / TAKING, name.encode("ascii"), staging=thread / "staging", fsync=False)
         layer.rename(self._folder / name)
         sync_names([self._folder], self._top)
         # crash-point: sandbox.freeze.named
         probe("sandbox.freeze.named")
         self.stand(thread, name)
+        (thread / TAKING).unlink()
         return name
 
     def _squash(self, snapshot: str, chain: list[str], staging: Path) -> bool:
