@@ -146,7 +146,7 @@ async def test_a_layer_that_another_thread_stands_on_is_named(isolated, tmp_path
         assert done.layers == 1
 
 
-async def test_who_held_it_brings_nothing_back(isolated, tmp_path):
+async def test_who_held_it_brings_nothing_back(isolated, tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path}/p.db"
     await fill(url, isolated)
     zombie = isolated.open("default", "t", fence=(2, 7))
@@ -170,6 +170,19 @@ async def test_who_held_it_brings_nothing_back(isolated, tmp_path):
     async with Runtime.open(url, [graph], sandbox=isolated) as runtime:
         state = await (await runtime.start(graph, {}, thread="t")).result(timeout=60)
         assert state.results == [""]
+        left = isolated.forget("default", "t", 2)
+        assert (left.is_used, left.bytes >= 0) == (True, True)
+        later = asyncio.create_task(isolated.open("default", "t").run(f"sleep {LONG}"))
+        while not alive():  # noqa: ASYNC110  # of a process
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr("perdure.sandbox._disk.LOCK_WAIT_S", 0.05)
+        assert (await asyncio.to_thread(isolated.forget, "default", "t", 2)).is_used
+        later.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await later
+    assert [*folder.glob("top/*/workspace/new")] or [
+        *isolated.root.glob("tenants/default.*/layers/*/*/workspace/new")
+    ]
 
 
 async def test_a_thread_that_was_erased_without_its_folder_is_collected_later(isolated, tmp_path):

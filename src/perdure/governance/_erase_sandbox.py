@@ -161,7 +161,8 @@ async def preview_files(runtime: Runtime, sandbox: Kept, preview: ErasurePreview
 def _remaining(layer: str) -> Remaining:
     why = (
         "a layer of files that one of the threads took, and that files or history of another "
-        "thread stand on: it goes with the first collection after that thread needs it no more"
+        "thread, or of a run that began later, stand on: it goes with the first collection after "
+        "that needs it no more"
     )
     return Remaining("sandbox_layer", layer, why)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from perdure.errors import LeaseLost
+from perdure.errors import LeaseLost, StoreLocked
 from perdure.sandbox._disk import clear_staging, disk_errors, make_folder
-from perdure.sandbox._lock import hold
+from perdure.sandbox._lock import hold, seen
 
 KEPT = {"lock", "fence"}
 """What stays of a thread's folder."""
@@ -38,13 +38,16 @@ def forget(folder: Path, through: int) -> Forgotten:
         through: ordinal of the newest run that is erased.
 
     Raises:
-        StoreLocked: a run that began later has been executing a command; nothing was changed.
+        StoreLocked: somebody who is no run has been using it; nothing was changed.
         StoreError: the disk cannot serve; it can be done again.
     """
     with disk_errors("forget", folder):
         make_folder(folder)
+        fence = (through + 1, 0)
+        if (seen(folder) or (0, 0)) > fence:
+            return _forget_left(folder)
         try:
-            lock = hold(folder, (through + 1, 0))
+            lock = hold(folder, fence)
         except LeaseLost:
             return _forget_left(folder)
         try:
@@ -55,7 +58,10 @@ def forget(folder: Path, through: int) -> Forgotten:
 
 def _forget_left(folder: Path) -> Forgotten:
     """Remove what the sandbox of before left to be removed: a newer run has begun with the base."""
-    lock = hold(folder, None)
+    try:
+        lock = hold(folder, None)
+    except StoreLocked:  # a command is running: that is removed before one begins
+        return Forgotten(is_used=True)
     try:
         freed = sum(clear_staging(folder / name) for name in ("staging", "work"))
     finally:

@@ -128,8 +128,8 @@ CHANGES_SHARE = 8
 """Where less than this part of the room is left, and layers above the lowest take as much, they are
 kept as one: what they replaced counts no more."""
 
-LAYER_BYTES_MAX = 1 << 16
-"""Bytes of a layer.json that are read."""
+LAYER_BYTES_MAX = 1 << 20
+"""Bytes of a layer.json that are read: it takes 500, more where it tells of processes."""
 
 DELETED_AT_ONCE = 500
 """Files of the tenant removed while nobody may take a snapshot: some milliseconds."""
