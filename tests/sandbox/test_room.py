@@ -45,13 +45,23 @@ async def test_a_command_that_fills_the_disk_is_killed(box):
     assert (await box.run("cat n; ls")).output == "1\nn\n"
 
 
-@pytest.mark.parametrize("how", ["i=0; while :; do i=$((i+1)); : > f$i; done", "{}"])
-async def test_a_command_that_makes_very_many_files_is_killed(box, how):
-    deep = (
-        "import os\nn = 0\nwhile True:\n os.mkdir('d%d' % n)\n n += 1\n"
-        " os.chdir('d%d' % (n - 1)) if n % 3 == 0 else None"
-    )
-    command = how if how != "{}" else ["/usr/bin/python3", "-c", deep]
+NESTED = """
+import os
+n = 0
+while True:
+    os.mkdir(f"d{n}")
+    if n % 3 == 0:
+        os.chdir(f"d{n}")
+    n += 1
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["i=0; while :; do i=$((i+1)); : > f$i; done", ["/usr/bin/python3", "-c", NESTED]],
+    ids=["flat", "nested"],
+)
+async def test_a_command_that_makes_very_many_files_is_killed(box, command):
     ran = await box.run(command)
     assert (ran.code, ran.killed_by) == (137, "disk")
     with pytest.raises(SandboxFull):
@@ -77,7 +87,7 @@ async def test_what_is_sparse_or_has_several_names_counts_once(box):
     assert (await box.run("stat -c %s sparse")).output == f"{4 << 30}\n"
 
 
-async def test_what_was_replaced_counts_no_more_when_room_gets_short(small, box, is_root):
+async def test_what_was_replaced_counts_no_more_when_room_gets_short(small, box):
     """Each layer replaces the one below: together they are above the limit, the files are not."""
     for n in range(6):
         ran = await box.run(FILL.format(6, "same") + f"; echo {n} > n")
@@ -87,7 +97,6 @@ async def test_what_was_replaced_counts_no_more_when_room_gets_short(small, box,
     other = small.open("acme", "other")
     await other.restore(last)
     assert (await other.run("cat n; stat -c %s same")).output == f"5\n{6 * MB}\n"
-    assert is_root or os.geteuid() != 0
 
 
 async def test_a_fork_counts_what_it_stands_on(small, box):
