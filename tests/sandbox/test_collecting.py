@@ -174,6 +174,23 @@ async def test_a_snapshot_whose_record_is_on_its_way_stays(backend, sandbox):
     assert collect(backend, []).layers == 2
 
 
+async def test_a_snapshot_that_is_a_copy_stays_until_the_thread_goes_back(backend, sandbox):
+    """The thread does not stand on it, and no journal names it yet."""
+    taken = await chain_of(sandbox, 2)
+    await sandbox.restore(taken[0])
+    sandbox._layers.announce(sandbox._folder, taken[1])
+    await chain_of(sandbox, 1, first=7)
+    assert collect(backend, []).layers == 0
+    [listed] = backend.root.glob("tenants/*/threads/*/taken")
+    assert listed.read_text() == taken[1]
+    for _ in range(100):
+        sandbox._layers.announce(sandbox._folder, taken[1])
+    assert len(listed.read_text().split()) == 64
+    await sandbox.restore(taken[0])
+    assert not listed.exists()
+    assert collect(backend, []).layers == 2
+
+
 async def test_layers_of_threads_that_nobody_knows_stay(backend, sandbox):
     taken = await chain_of(sandbox, 2)
     stranger = backend.open("acme", "by-hand")
@@ -277,7 +294,7 @@ async def test_random_turns_takes_forks_restores_and_collections(backend, seed, 
     known = {}
     named = set()
     collected = 0
-    for _ in range(45):
+    for _ in range(32):
         sandbox = chance.choice(threads)
         act = chance.random()
         if act < 0.6:

@@ -5,9 +5,9 @@ the journals reads which snapshots they name, then everything of the list goes t
 on. Roots are
 
 - what journals name;
-- the head of each thread, as it was at the beginning and as it is at the end, and what is about to
-  be its head: a snapshot that was taken and whose record is still on its way is one that its
-  thread stands on;
+- the head of each thread, as it was at the beginning and as it is at the end, and what it announced
+  (`taken`): a snapshot that was taken and whose record is still on its way is one that its thread
+  stands on, or is about to, or was copied to;
 - what mounts stand on (`standing`), also where a snapshot would be read without it by now;
 - every layer that is not in the list: it was taken since.
 
@@ -34,7 +34,7 @@ from msgspec import Struct
 from perdure.clock import Probe
 from perdure.errors import StoreCorrupt
 from perdure.sandbox._disk import acquire, clear_staging, disk_errors, sync_names
-from perdure.sandbox._layers import SQUASHED, TAKING, is_id
+from perdure.sandbox._layers import SQUASHED, is_id, taken_by
 from perdure.sandbox._made import Layer, read
 from perdure.sandbox._measure import measure
 from perdure.sandbox._standing import gate, standing_of
@@ -125,10 +125,10 @@ class LayerCollection:
         """Return (thread, layer) of what threads stand on, or are about to."""
         found = []
         for thread in self._threads():
-            # In this order: what is not about to be the head any more is the head, or below it.
-            for name in (TAKING, "head"):
-                with suppress(FileNotFoundError):
-                    found.append((thread.name, (thread / name).read_text(encoding="ascii")))
+            # In this order: what is not announced any more is the head, or below it.
+            found += [(thread.name, name) for name in taken_by(thread)]
+            with suppress(FileNotFoundError):
+                found.append((thread.name, (thread / "head").read_text(encoding="ascii")))
         return found
 
     def finish(

@@ -6,7 +6,7 @@ Layout under a tenant's folder:
                <part>          the changes to a part of the base: an overlay's upper folder
                squashed/<part> what this layer and all below it come to, where the chain is long
     threads/<thread>/head      id of the layer that the thread stands on; not there: the base
-                     taking    id of a layer that is about to be its head
+                     taken     ids of layers that were announced, see `announce`
                      standing  what its mounts stand on, see _standing
                      top       changes since then; thrown away by restore, frozen by take
                      work      scratch of the kernel, of one mount
@@ -40,13 +40,14 @@ from perdure.sandbox._measure import Usage, measure
 from perdure.sandbox._room import Room, full
 from perdure.sandbox._squash import squash
 from perdure.sandbox._standing import STANDING, gate, note_standing
-from perdure.sandbox.limits import CHAIN_MAX, CHANGES_SHARE, HISTORY_MAX, SQUASH_AT
+from perdure.sandbox.limits import CHAIN_MAX, CHANGES_SHARE, HISTORY_MAX, SQUASH_AT, TAKEN_MAX
 
 SQUASHED = "squashed"
 """Folder in a layer's: what it and all below it come to."""
 
-TAKING = "taking"
-"""File in a thread's folder: the layer that it is about to stand on."""
+TAKEN = "taken"
+"""File in a thread's folder: layers of its that it does not stand on, and which may have no record
+yet: one that it is about to stand on, and those that it was copied to while it went on."""
 
 BASE = "base"
 """The snapshot of a thread that changed nothing."""
@@ -253,15 +254,33 @@ class Layers:
         # crash-point: sandbox.freeze.synced
         probe("sandbox.freeze.synced")
         make_folder(self._folder)
-        # Nobody may find it and not know that this thread is about to stand on it.
-        put_file(thread / TAKING, name.encode("ascii"), staging=thread / "staging", fsync=False)
+        self.announce(thread, name)
         layer.rename(self._folder / name)
         sync_names([self._folder], self._top)
         # crash-point: sandbox.freeze.named
         probe("sandbox.freeze.named")
         self.stand(thread, name)
-        (thread / TAKING).unlink()
+        self._arrived(thread, name)
         return name
+
+    def announce(self, thread: Path, name: str) -> None:
+        """Say that a layer is about to be there which the thread does not stand on yet.
+
+        Before it has its name: nobody may find it and not know whose it is. It is not collected for
+        as long as it is said; of very many, the newest.
+        """
+        names = [*taken_by(thread), name][-TAKEN_MAX:]
+        content = "\n".join(names).encode("ascii")
+        put_file(thread / TAKEN, content, staging=thread / "staging", fsync=False)
+
+    def _arrived(self, thread: Path, name: str) -> None:
+        """Say no more what was announced: the thread stands on it."""
+        names = [each for each in taken_by(thread) if each != name]
+        if not names:
+            (thread / TAKEN).unlink(missing_ok=True)
+            return
+        content = "\n".join(names).encode("ascii")
+        put_file(thread / TAKEN, content, staging=thread / "staging", fsync=False)
 
     def _squash(self, snapshot: str, chain: list[str], staging: Path) -> bool:
         """Keep what a snapshot's layers come to beside it, as one layer; return whether it is.
@@ -359,8 +378,12 @@ class Layers:
         return chain
 
     def end_use(self, thread: Path) -> None:
-        """Let go of what was written down, once nothing of the thread is mounted any more."""
+        """Let go of what was written down, and announced, once the thread went to a snapshot.
+
+        Nothing of it may be mounted any more.
+        """
         (thread / STANDING).unlink(missing_ok=True)
+        (thread / TAKEN).unlink(missing_ok=True)
 
     def kept(self) -> AbstractContextManager[None]:
         """Hold the gate: what a head names before it is let go of, nobody removes."""
@@ -376,6 +399,14 @@ class Layers:
         top = thread / "top"
         if top.is_dir():
             top.rename(thread / "staging" / "dropped")
+
+
+def taken_by(thread: Path) -> list[str]:
+    """Return the layers that a thread announced, oldest first."""
+    try:
+        return (thread / TAKEN).read_text(encoding="ascii").split()
+    except FileNotFoundError:
+        return []
 
 
 def clear(thread: Path) -> None:

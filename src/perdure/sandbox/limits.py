@@ -151,3 +151,7 @@ SAMPLE_FILES = 200
 
 WATCH_AGE_S = 5.0
 """After so long what a command takes is walked again, also where the free room says no need."""
+
+TAKEN_MAX = 64
+"""Layers that a thread announces at once: far more than are taken before one of them has a record.
+"""
