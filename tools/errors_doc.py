@@ -103,6 +103,10 @@ NEXT: dict[type[PerdureError], str] = {
         "Start a worker with `--sandbox FOLDER` (of the run's files, if it has any), then `perdure "
         "resolve RUN_ID --retry --by NAME`."
     ),
+    errors.SandboxFull: (
+        "Remove something in the sandbox, go back to a snapshot, or open the sandboxes with a "
+        "larger `bytes_max` or `files_max`, as the message says."
+    ),
     errors.VersionMismatch: (
         "Start a worker with the run's version, which takes it up by itself; or `perdure resolve "
         "RUN_ID --to-version N --by NAME`; or `perdure cancel RUN_ID`."

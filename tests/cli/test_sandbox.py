@@ -74,3 +74,49 @@ def test_a_folder_that_can_not_be_made_is_said_before_anything_is_executed(cli, 
     assert done.code != 0
     assert "can't be kept below /usr" in done.out + done.err
     assert cli("ps", "--all", "--json").code != 0 or cli("ps", "--all", "--json").json["runs"] == []
+
+
+@pytest.fixture
+def boxes(cli, target, tmp_path):
+    """Make two threads with files, one with two snapshots."""
+    host = cli("doctor", "--host", "--json")
+    if not host.json["host"]["can_isolate"]:
+        pytest.skip(f"NOT TESTED: {host.json['host']['reason']}")
+    folder = str(tmp_path / "boxes")
+    for thread in ("t", "t", "u"):
+        assert cli("run", target, "--thread", thread, "--sandbox", folder).code == 0
+    return folder
+
+
+def test_files_are_listed_shown_and_collected(cli, boxes, monkeypatch):
+    listed = cli("sandbox", "list", boxes, "--json").json["threads"]
+    assert [each["thread"][:2] for each in listed if each["snapshot"]] == ["t.", "u."]
+    assert cli("sandbox", "list", PERDURE_SANDBOX=boxes).out == cli("sandbox", "list", boxes).out
+    shown = cli("sandbox", "show", boxes, "t", "--json").json
+    newest, oldest = shown["snapshots"]
+    assert (newest["parent"], oldest["parent"]) == (oldest["snapshot"], None)
+    assert newest["snapshot"] == shown["files"]["snapshot"]
+    assert newest["kernel"] in cli("sandbox", "show", boxes, "t").out
+    assert cli("sandbox", "show", boxes, "nobody").code == 4
+    assert cli("sandbox", "list", boxes + "none").code == 4
+    done = cli("sandbox", "collect", boxes, "--dry-run")
+    assert "0 layers of files that nothing needs" in done.out
+    assert f"next: perdure sandbox collect {boxes}" in done.err
+    assert cli("sandbox", "collect", boxes, "--json").json["collected"]["kept"] == 3
+
+
+def test_without_the_folder_prune_says_that_files_were_not_touched(cli, boxes):
+    done = cli("prune", "--keep", "1", "--dry-run")
+    assert "named 3 snapshots; their files were not touched" in done.out
+    done = cli("prune", "--keep", "1", "--sandbox", boxes)
+    assert "0 layers of files that nothing needs any more" in done.out
+    assert "not touched" not in done.out
+
+
+def test_erase_says_what_became_of_files(cli, boxes):
+    said = cli("erase", "--thread", "t", "--sandbox", boxes, "--dry-run").out
+    assert "files of sandboxes: 2 layers and live files" in said
+    done = cli("erase", "--thread", "t", "--by", "ada", "--yes", "--sandbox", boxes)
+    assert done.code == 0
+    assert "files of sandboxes: 2 layers, live files of 1 thread" in done.out
+    assert cli("sandbox", "show", boxes, "u", "--json").json["files"]["layers"] == 1

@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from tests.cli.conftest import FLOWS, end
+from tests.cli.test_sandbox import AGENT
 
 SNAPSHOT = Path(__file__).with_name("shapes.json")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
@@ -100,6 +101,24 @@ def erased(cli):
     }
 
 
+def files_of(cli):
+    """Return what the commands about files of sandboxes say; {}: this host can make none."""
+    if not cli("doctor", "--host", "--json").json["host"]["can_isolate"]:
+        return {}
+    (cli.folder / "boxed.py").write_text(AGENT)
+    cli("run", "boxed.py:graph", "--thread", "boxed", "--sandbox", "boxes", "--json")
+    named = ["--sandbox", "boxes"]
+    found = {
+        "sandbox list": cli("sandbox", "list", "boxes", "--json").json,
+        "sandbox show": cli("sandbox", "show", "boxes", "boxed", "--json").json,
+        "sandbox collect": cli("sandbox", "collect", "boxes", "--dry-run", "--json").json,
+        "prune --sandbox": cli("prune", "boxed", "--keep", "1", *named, "--json").json,
+    }
+    given = ["--thread", "boxed", "--by", "a", "--yes", *named]
+    found["erase --sandbox"] = cli("erase", *given, "--json").json
+    return found
+
+
 def shape(value, name=""):
     """Return the keys of JSON-like data; a list is its first item."""
     if name in FREE or (name == "schema" and not isinstance(value, int)):
@@ -148,6 +167,7 @@ def shapes(cli):
         found[name] = cli(*name.split(), *arguments, "--json").json
     found |= audits(cli)
     found |= erased(cli)
+    found |= files_of(cli)
     answer = ["--value", '{"granted": true, "limit": 1}', "--by", "ada", "--json"]
     found["approve"] = cli("approve", ask_id, *answer).json
     end(other)
@@ -161,11 +181,14 @@ def shapes(cli):
     return {name: shape(value) for name, value in found.items()}
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 def test_shapes_are_those_of_the_snapshot(shapes):
     if os.environ.get("WRITE_SHAPES"):  # after a reviewed change
         SNAPSHOT.write_text(json.dumps(shapes, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    assert json.loads(SNAPSHOT.read_text(encoding="utf-8")) == shapes
+    expected = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
+    if "sandbox list" not in shapes:  # this host can make no sandboxes
+        expected = {name: each for name, each in expected.items() if "sandbox" not in name}
+    assert expected == shapes
 
 
 def keys(value):

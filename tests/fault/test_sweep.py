@@ -35,6 +35,9 @@ ELSEWHERE = {
     "fork.pinned": "tests/fault/test_retention.py",
     "sandbox.freeze.": "tests/fault/test_isolated_crash.py",
     "sandbox.rollback.": "tests/fault/test_isolated_crash.py",
+    "sandbox.collect.": "tests/fault/test_collect_crash.py",
+    "prune.layers.": "tests/fault/test_collect_crash.py",
+    "erase.sandbox.": "tests/fault/test_erase_files.py",
 }
 """Crash points, by the beginning of their names, that tests of their own kill at."""
 

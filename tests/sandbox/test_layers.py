@@ -114,8 +114,8 @@ async def test_a_newer_format_is_refused(backend, sandbox):
     await sandbox.run("echo 1 > /workspace/n")
     snapshot = await sandbox.take()
     [layer] = backend.root.glob(f"tenants/*/layers/{snapshot}/layer.json")
-    layer.write_text(json.dumps(json.loads(layer.read_text()) | {"format": 2}))
-    with pytest.raises(StoreCorrupt, match="format 2"):
+    layer.write_text(json.dumps(json.loads(layer.read_text()) | {"format": 3}))
+    with pytest.raises(StoreCorrupt, match="format 3"):
         await sandbox.restore(snapshot)
 
 

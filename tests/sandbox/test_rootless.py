@@ -32,12 +32,12 @@ def test_attacks_and_layers_as_nobody(is_root):
         able = subprocess.run([PYTHON, "-c", code], **as_nobody, capture_output=True, check=False)
         if able.returncode != 0:
             pytest.skip(f"NOT TESTED: nobody can't run these tests with {PYTHON}: {able.stderr!r}")
-        tests = ["test_attacks.py", "test_layers.py"]
+        tests = ["test_attacks.py", "test_layers.py", "test_collecting.py", "test_room.py"]
         ran = subprocess.run(
             [PYTHON, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-c"]
             + [str(REPOSITORY / "pyproject.toml"), "--rootdir", str(REPOSITORY)]
             + ["--basetemp", str(folder / "t")]
-            + ["-k", "not random_turns and not deep_stack"]
+            + ["-m", "not slow", "-k", "not random_turns and not deep_stack"]
             + [str(REPOSITORY / "tests/sandbox" / name) for name in tests],
             **as_nobody,
             capture_output=True,

@@ -22,6 +22,7 @@ from perdure.cli import (
     _orders,
     _reading,
     _retaining,
+    _sandboxes,
     _travel,
     _working,
 )
@@ -99,6 +100,14 @@ GROUPS: dict[str, tuple[str, dict[Callable[..., None], str]]] = {
             _retaining.quota_set: "Set a quota, or replace it.",
             _retaining.quota_list: "List the quotas, and how full they are.",
             _retaining.quota_drop: "Remove a quota.",
+        },
+    ),
+    "sandbox": (
+        "Files of threads: list, show, collect.",
+        {
+            _sandboxes.sandbox_list: "List the threads whose files are there.",
+            _sandboxes.sandbox_show: "Show a thread's snapshots of files.",
+            _sandboxes.sandbox_collect: "Remove snapshots that nothing needs.",
         },
     ),
     "keys": (

@@ -8,8 +8,9 @@ import typer
 
 from perdure.cli import _audit_shapes as shapes
 from perdure.cli._asking import Asking, Yes
-from perdure.cli._options import AsJson, StoreUrl, Tenant, await_
+from perdure.cli._options import AsJson, FilesOf, StoreUrl, Tenant, await_
 from perdure.cli._output import Progress, note, print_json, say
+from perdure.cli._retaining import shown_size
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.cli._text import clean, indented, plural
 from perdure.engine.outlook import command
@@ -28,6 +29,7 @@ from perdure.governance import (
     write_receipt,
 )
 from perdure.governance import erase as erase_it
+from perdure.sandbox import IsolatedSandboxes
 
 LEFT = 40
 """Exit code when something of it was found afterwards, or a receipt is not what was signed."""
@@ -62,6 +64,7 @@ def erase(
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="Private key to sign it with.")
     ] = None,
+    sandbox: FilesOf = None,
     tenant: Tenant = "default",
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
@@ -77,9 +80,10 @@ def erase(
     Examples:
       perdure erase --thread customer-12 --dry-run
       perdure erase --subject person-12 --by ada --receipt erased.json --key audit.key
-      perdure erase --thread customer-12 --by ada --force --yes --json
+      perdure erase --thread customer-12 --by ada --sandbox /var/lib/agents --force --yes --json
     """
-    named = {"thread": thread, "subject": subject, "tenant": tenant}
+    files = IsolatedSandboxes(sandbox) if sandbox else None
+    named = {"thread": thread, "subject": subject, "tenant": tenant, "sandbox": files}
     if dry_run:
         preview = await_(_preview(store, named))
         _show_preview(preview, as_json=as_json)
@@ -130,6 +134,8 @@ def _again(named: dict[str, Any], by: str, *, force: bool) -> list[str]:
     given = [("--thread", named["thread"]), ("--subject", named["subject"]), ("--by", by)]
     if named["tenant"] != "default":
         given.append(("--tenant", named["tenant"]))
+    if named["sandbox"] is not None:
+        given.append(("--sandbox", str(named["sandbox"].root)))
     again = [part for name, value in given if value is not None for part in (name, value)]
     return ["erase", *again, *(["--force"] if force else [])]
 
@@ -183,6 +189,9 @@ def _lines(preview: ErasurePreview) -> Iterator[str]:
         (preview.data_keys, "data key"),
     )
     yield "  " + ", ".join(plural(count, noun) for count, noun in counts if count)
+    if preview.sandbox_bytes:
+        layers = plural(preview.layers, "layer")
+        yield f"  files of sandboxes: {layers} and live files, {shown_size(preview.sandbox_bytes)}"
     if preview.under_way:
         yield f"  and finish {plural(len(preview.under_way), 'erasure')} that was interrupted"
     if preview.unfinished:
@@ -222,6 +231,13 @@ def _print_receipt(done: Receipt, path: Path | None) -> None:
     )
     if found.elsewhere:
         say(f"and {found.elsewhere} that others hold as well")
+    files = done.sandbox
+    if files is not None:
+        say(
+            f"files of sandboxes: {plural(files.layers, 'layer')}, live files of "
+            f"{plural(files.threads, 'thread')}, {shown_size(files.bytes)} freed; "
+            f"{files.searched} pieces looked for there: {files.found} found"
+        )
     if not done.is_clean:
         say("NOT all of it is gone: erase again when nobody else uses the store")
     for each in done.remains:

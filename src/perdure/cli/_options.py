@@ -40,6 +40,15 @@ SandboxRoot = Annotated[
         help="Isolate contained effects, and keep their files there (docs/sandbox.md).",
     ),
 ]
+FilesOf = Annotated[
+    str | None,
+    typer.Option(
+        "--sandbox",
+        envvar="PERDURE_SANDBOX",
+        metavar="FOLDER",
+        help="Do it with the files of sandboxes, too, which are kept there.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/cli.md).")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; it is recorded.")]
 Sender = Annotated[str, typer.Option("--by", metavar="NAME", help="Who sends it; it is recorded.")]

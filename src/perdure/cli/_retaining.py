@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli import _shapes as shapes
-from perdure.cli._options import AnyTenant, AsJson, StoreUrl, Tenant, await_
+from perdure.cli._options import AnyTenant, AsJson, FilesOf, StoreUrl, Tenant, await_
 from perdure.cli._output import Progress, note, print_json, say, table
 from perdure.cli._store import DEFAULT_URL, check_shared, creating, existing, with_store
 from perdure.cli._text import plural
@@ -19,6 +19,7 @@ from perdure.engine.outlook import command
 from perdure.errors import SettingInvalid, UsageError
 from perdure.governance import Pruned, ThreadPruned
 from perdure.governance import prune as prune_threads
+from perdure.sandbox import IsolatedSandboxes, LayersCollected
 
 OneThread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")]
 TagName = Annotated[str, typer.Argument(metavar="NAME", help="Name, unique in the thread.")]
@@ -90,6 +91,7 @@ def prune(
             help="Rewrite SQLite's file without its free room (default: if that is quick).",
         ),
     ] = None,
+    sandbox: FilesOf = None,
     tenant: AnyTenant = None,
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
@@ -98,12 +100,13 @@ def prune(
 
     Always kept: the newest state of each thread, all of unfinished runs, tagged and forked
     checkpoints. Workers may work meanwhile. It may be stopped at any time, and started again.
+    With --sandbox, snapshots of files go that no journal of the tenants names any more.
 
     \b
     Examples:
       perdure prune --older-than 30d --dry-run
       perdure prune --older-than 30d --keep 10
-      perdure prune customer-12 --keep 1
+      perdure prune customer-12 --keep 1 --sandbox /var/lib/agents
     """
     age = None if older_than is None else parse_age(older_than)
     if keep is None and age is None:
@@ -120,6 +123,7 @@ def prune(
             tenant=tenant,
             dry_run=dry_run,
             rewrite=vacuum,
+            sandbox=IsolatedSandboxes(sandbox) if sandbox else None,
             on_progress=lambda done: progress.tell(_progress_line(done)),
         )
 
@@ -132,6 +136,7 @@ def prune(
         words = ["prune", *(threads or []), *(["--keep", str(keep)] if keep else [])]
         words += ["--older-than", older_than] if older_than else []
         words += ["--tenant", tenant] if tenant else []
+        words += ["--sandbox", sandbox] if sandbox else []
         note(f"next: {with_store(command(*words), store)}")
 
 
@@ -173,6 +178,13 @@ def _print_pruned(done: Pruned) -> None:
         say(f"pages that nothing {'would refer' if done.is_dry else 'refers'} to any more: {pages}")
     if done.problem:
         note(f"pages can't be counted, and would not be removed: {done.problem}")
+    if done.layers is not None:
+        say(layers_line(done.layers))
+    elif done.snapshots:
+        say(
+            f"files of sandboxes: journals named {plural(done.snapshots, 'snapshot')}; their files "
+            "were not touched: name their folder with --sandbox"
+        )
     compacted = done.compacted
     if compacted is not None and compacted.before:
         words = f"files: {shown_size(compacted.before)} before, {shown_size(compacted.after)} after"
@@ -213,6 +225,8 @@ def pruned_json(done: Pruned) -> dict[str, Any]:
         "is_dry_run": done.is_dry,
         "bytes": done.bytes,
         "threads": [_thread_json(each) for each in done.threads],
+        "snapshots": done.snapshots,
+        "layers": layers_json(done.layers),
         "pages": None if pages is None else {"count": pages.pages, "bytes": pages.bytes},
         "problem": done.problem,
         "files": None
@@ -224,6 +238,32 @@ def pruned_json(done: Pruned) -> dict[str, Any]:
             "is_rewritten": files.is_rewritten,
         },
     }
+
+
+def layers_json(done: LayersCollected | None) -> dict[str, Any] | None:
+    """Return what became of snapshots of files; None: no folder was named."""
+    if done is None:
+        return None
+    return {
+        "layers": done.layers,
+        "bytes": done.bytes,
+        "kept": done.kept,
+        "unknown": done.unknown,
+        "is_dry_run": done.is_dry,
+    }
+
+
+def layers_line(done: LayersCollected) -> str:
+    """Return what became of snapshots of files, in words."""
+    what = f"{plural(done.layers, 'layer')} of files that nothing needs any more"
+    line = f"{what}: {shown_size(done.bytes)}{' would be free' if done.is_dry else ' freed'}"
+    line += f"; {done.kept} kept"
+    if done.unknown:
+        line += (
+            f"; {done.unknown} stay that nobody is known to need, as this store does not know who "
+            "took them"
+        )
+    return line
 
 
 # -- tags ------------------------------------------------------------------------------------------

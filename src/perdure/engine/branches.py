@@ -26,6 +26,7 @@ from perdure.engine.older_states import state_at
 from perdure.engine.outlook import command, resolve_commands
 from perdure.engine.starting import checked_name, encode_writes, finish_new_run
 from perdure.engine.story import EffectSeen, NodeRun, Story, tell
+from perdure.engine.tagging import PIN_MARK, pinned
 from perdure.engine.views import plain_values
 from perdure.errors import Conflict, ThreadBusy, UsageError
 from perdure.ids import EffectId, RunId, TenantId, ThreadId, WorkerId
@@ -413,7 +414,11 @@ async def roll_back(
     """Put a thread back to a checkpoint; see `Runtime.rollback`."""
     preview, found = await preview_rollback(engine, tenant, thread, at)
     new = _new_rollback(engine, found, tenant, by=by, reason=reason)
-    checkpoint = await _write_rollback(engine, new, found)
+    has_files = found.snapshot is not None
+    async with pinned(engine, found, new.run_id, is_needed=has_files):
+        checkpoint = await _write_rollback(engine, new, found)
+    if has_files:
+        await engine.store.drop_tag(tenant, thread, f"{PIN_MARK}{new.run_id}")
     return RolledBack(
         **{name: getattr(preview, name) for name in RollbackPreview.__struct_fields__},
         run_id=new.run_id,

@@ -463,7 +463,8 @@ class Runtime(Orders, Travels):
         if to is not None:
             await branches.check_new_thread(engine, whose, to)
         new = branches.new_fork(engine, whose, of_thread, found, update=update or {}, to=to)
-        is_needed = branches.does_inherit(found)
+        # What it inherits is in its origin's journal only, and so is what names its files.
+        is_needed = branches.does_inherit(found) or found.snapshot is not None
         async with tagging.pinned(engine, found, new.run_id, is_needed=is_needed):
             started = await self._start(new, engine.services.clock.monotonic_s())
         return Run(self, started.row.run_id, started.row.thread)

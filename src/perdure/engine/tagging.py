@@ -47,7 +47,10 @@ async def tags_of(engine: Environment, tenant: TenantId, thread: ThreadId) -> li
 async def pinned(
     engine: Environment, found: At, run_id: str, *, is_needed: bool
 ) -> AsyncIterator[None]:
-    """Keep a checkpoint for a fork that is about to be started, and for as long as that is there.
+    """Keep a checkpoint for a fork that is about to be started, and for as long as it refers to it.
+
+    A rollback, or a fork that refers to nothing of its origin, needs it until it is started: from
+    then on its own first record names the snapshot of its files.
 
     A tag is set and the checkpoint looked for again: whoever prunes and did not see the tag is
     refused by the store, and who was quicker is noticed here. Killed before the fork is started, a
@@ -74,7 +77,10 @@ async def pinned(
     engine.services.probe("fork.pinned")
     try:
         # Not by the checkpoint: that may be readable by another copy than the fork will read.
-        await read_place(engine.store, found)
+        if found.place is not None:
+            await read_place(engine.store, found)
+        else:
+            await load_checkpoint(engine.store, tenant, thread, found.checkpoint)
         yield
     except (RecordErased, StoreCorrupt, Conflict, QuotaExceeded):
         await engine.store.drop_tag(tenant, thread, name)

@@ -191,6 +191,10 @@ class SandboxMissing(PerdureError):
     """A worker has no sandbox, or not the one that a run's files are in; nothing was executed."""
 
 
+class SandboxFull(PerdureError):
+    """A sandbox takes more room than it may; no snapshot was taken, its files are as they were."""
+
+
 class VersionMismatch(PerdureError):
     """A run and the graph version that is there do not fit.
 

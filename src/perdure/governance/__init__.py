@@ -3,6 +3,7 @@
 from perdure.governance._check import Checked, check
 from perdure.governance._collect import Collected, collect
 from perdure.governance._erase import erase, preview_erasure
+from perdure.governance._erase_sandbox import SandboxErased
 from perdure.governance._erase_scope import ErasurePreview, NotUndone, Remaining, Unfinished
 from perdure.governance._export import Exported, export
 from perdure.governance._keys import (
@@ -24,6 +25,7 @@ from perdure.governance._receipt import (
     write_receipt,
 )
 from perdure.governance._report import FINDING_CODES, Finding, Report
+from perdure.governance._snapshots import collect_snapshots
 from perdure.governance._staying import Stay, Why
 from perdure.governance._verify import verify
 
@@ -41,6 +43,7 @@ __all__ = [
     "Receipt",
     "Remaining",
     "Report",
+    "SandboxErased",
     "SigningKey",
     "Stay",
     "ThreadPruned",
@@ -50,6 +53,7 @@ __all__ = [
     "check",
     "check_receipt",
     "collect",
+    "collect_snapshots",
     "erase",
     "export",
     "fingerprint",

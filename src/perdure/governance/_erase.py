@@ -12,8 +12,6 @@ and not before; a frame keeps the digests of its records, so that the journal st
 
 from collections.abc import AsyncIterator, Callable
 
-from msgspec import Struct
-
 from perdure.codec import erase_frame, erased_blank, is_erased
 from perdure.engine import Runtime
 from perdure.engine.living import no_thread
@@ -22,10 +20,13 @@ from perdure.engine.waits import as_datetime
 from perdure.errors import Conflict, DecodeFailed, NotFound, StoreCorrupt, ThreadBusy, UsageError
 from perdure.governance._erase_ending import end_all
 from perdure.governance._erase_pages import Candidates, records_in
+from perdure.governance._erase_sandbox import SandboxErasing, files_left, preview_files
 from perdure.governance._erase_scope import (
+    Asked,
     ErasurePreview,
     Remaining,
     Scope,
+    asked_for,
     runs_of,
     threads_about,
 )
@@ -33,11 +34,12 @@ from perdure.governance._erase_search import Search
 from perdure.governance._export import perdure_version
 from perdure.governance._keys import SigningKey
 from perdure.governance._receipt import Receipt, Verification, signed
-from perdure.governance._verify import DEFAULT_TENANT, frames_of, rows_of
+from perdure.governance._verify import frames_of, rows_of
 from perdure.governance.limits import COLLECT_TRIES, ERASED_THREADS_MAX, FRAMES_ERASED
 from perdure.ids import TenantId, ThreadId
 from perdure.model import Collection, ErasedThread, ErasureRow, FrameRow, RunRow
 from perdure.model import records as rec
+from perdure.sandbox import Kept
 from perdure.store.api import REMOTE, Store
 
 Telling = Callable[[str], None]
@@ -48,33 +50,13 @@ _ALWAYS = (
 )
 
 
-class Asked(Struct, frozen=True):
-    """What an erasure is asked for: a thread, or a subject."""
-
-    thread: str | None
-    subject: str | None
-    tenant: TenantId
-
-    def as_words(self) -> dict[str, str]:
-        """Return it as a receipt says it."""
-        if self.thread is not None:
-            return {"thread": self.thread}
-        return {"subject": self.subject or ""}
-
-
-def _asked(thread: str | None, subject: str | None, tenant: str | None) -> Asked:
-    if (thread is None) == (subject is None):
-        msg = "say whose data is to be erased: a thread, or a subject; nothing was erased"
-        raise UsageError(msg)
-    return Asked(thread, subject, TenantId(tenant) if tenant else DEFAULT_TENANT)
-
-
 async def preview_erasure(
     runtime: Runtime,
     *,
     thread: str | None = None,
     subject: str | None = None,
     tenant: str | None = None,
+    sandbox: Kept | None = None,
 ) -> ErasurePreview:
     """Return what `erase` with the same arguments would erase, and what it would leave.
 
@@ -83,7 +65,10 @@ async def preview_erasure(
     Raises:
         NotFound: no such thread, or it was erased; no thread is about the subject.
     """
-    return await _look(runtime, _asked(thread, subject, tenant))
+    preview = await _look(runtime, asked_for(thread, subject, tenant))
+    if sandbox is not None:
+        await preview_files(runtime, sandbox, preview)
+    return preview
 
 
 async def _look(runtime: Runtime, asked: Asked) -> ErasurePreview:
@@ -121,6 +106,7 @@ async def erase(
     by: str,
     force: bool = False,
     key: SigningKey | None = None,
+    sandbox: Kept | None = None,
     on_progress: Telling = lambda _what: None,
 ) -> Receipt:
     """Erase everything of a thread, or of all threads about a subject, with forks and children.
@@ -133,6 +119,7 @@ async def erase(
         by: who wants it; recorded.
         force: end what is unfinished, as cancelled; else it is refused.
         key: signs the receipt.
+        sandbox: where files of the threads are: `IsolatedSandboxes(folder)`, or of directories.
         on_progress: called with words for people.
 
     Raises:
@@ -147,7 +134,7 @@ async def erase(
     if not by:
         msg = "erase(by=...): say who wants it; it is recorded"
         raise UsageError(msg)
-    asked = _asked(thread, subject, tenant)
+    asked = asked_for(thread, subject, tenant)
     on_progress("looking for what is erased")
     preview = await _look(runtime, asked)
     rows = await _open_rows(runtime.engine.store, preview)
@@ -155,7 +142,7 @@ async def erase(
     while names := _not_begun(preview, rows):
         rows += await _begin(runtime, asked, names, preview, by=by, force=force)
         preview = await _look(runtime, asked)  # again: a fork may have been faster
-    erasing = _Erasing(runtime, asked.tenant, rows, on_progress)
+    erasing = _Erasing(runtime, asked.tenant, rows, on_progress, sandbox)
     await erasing.run()
     return _ended(runtime, asked, preview, erasing, by=by, key=key, is_resumed=is_resumed)
 
@@ -234,7 +221,12 @@ class _Erasing:
     """The erasures that were begun, until they are done."""
 
     def __init__(
-        self, runtime: Runtime, tenant: TenantId, rows: list[ErasureRow], tell: Telling
+        self,
+        runtime: Runtime,
+        tenant: TenantId,
+        rows: list[ErasureRow],
+        tell: Telling,
+        sandbox: Kept | None,
     ) -> None:
         """Have erased nothing yet."""
         self.rows = rows
@@ -250,6 +242,9 @@ class _Erasing:
         known = [tenant, *self._through]
         self._search = Search(self._engine, rows, known, is_erased=self._is_erased)
         self._pages = Candidates(self._store, tenant)
+        self.files: SandboxErasing | None = None
+        if sandbox is not None:
+            self.files = SandboxErasing(runtime, sandbox, tenant, self._through)
 
     def _probe(self, name: str) -> None:
         self._engine.services.probe(name)
@@ -264,6 +259,10 @@ class _Erasing:
         for row in runs:
             await self._look_at(row)
         before = await self._store.count_bytes(self._search.needles.pieces)
+        if self.files is not None:
+            self._tell("erasing files of sandboxes")
+            await self.files.run()
+            self.left += self.files.left
         await self._drop_pages()
         for number, row in enumerate(runs, 1):
             self._tell(f"{number} of {len(runs)} runs erased")
@@ -283,7 +282,10 @@ class _Erasing:
         self._count("threads", len(threads))
         # A server's log and its backups are out of reach; what keeps a file from being cut goes.
         is_blocked = bool(scrubbed) and REMOTE not in self._store.capabilities
-        if is_blocked or self.verification.found:
+        if self.files is not None:
+            await self.files.search(self._search.plain.pieces)
+        found = self.files.done.found if self.files is not None else 0
+        if is_blocked or self.verification.found or found:
             self.left.append("the erasure is under way still: the same command finishes it")
             return
         for erasure in self.rows:
@@ -317,14 +319,12 @@ class _Erasing:
             if is_erased(frame.body):
                 continue
             records = list(records_in(frame))
-            if not self._search.is_sealed:
-                self._search.needles.add_frame(frame, records)
+            self._search.plain.add_frame(frame, records)
             for record in records:
                 self.snapshots += _has_snapshot(record)
                 for body, content in await self._pages.add(record):
-                    if not self._search.is_sealed:
-                        self._search.needles.add_stored(body)
-                        self._search.needles.add_text(content)
+                    self._search.plain.add_stored(body)
+                    self._search.plain.add_text(content)
         if self._search.is_sealed:
             await self._search.add_sealed(row.run_id)
 
@@ -451,6 +451,7 @@ def _ended(
         exports=last.exports,
         remains=[*_remaining(last, erasing), *_ALWAYS],
         verification=erasing.verification,
+        sandbox=None if erasing.files is None else erasing.files.done,
         is_resumed=is_resumed,
     )
     return signed(receipt, key)
@@ -460,7 +461,9 @@ def _remaining(last: ErasurePreview, erasing: _Erasing) -> list[Remaining]:
     found = list(last.remains)
     why = "a file somewhere may hold what was erased"
     found += [Remaining("export", export, why) for export in last.exports]
-    if erasing.snapshots:
-        why = "files of the threads' sandboxes: remove the folders that the sandbox keeps them in"
+    if erasing.files is not None:
+        found += files_left(erasing.files.done)
+    elif erasing.snapshots:
+        why = "files of the threads' sandboxes, as no folder was named: perdure sandbox collect"
         found.append(Remaining("sandbox", "", why))
     return found + [Remaining("copies", "", what) for what in erasing.left]

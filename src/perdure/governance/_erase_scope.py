@@ -15,8 +15,8 @@ from perdure.engine import Runtime
 from perdure.engine.branches import FORK_MARK
 from perdure.engine.compare import started_of
 from perdure.engine.living import first_living
-from perdure.errors import DecodeFailed
-from perdure.governance._verify import rows_of
+from perdure.errors import DecodeFailed, UsageError
+from perdure.governance._verify import DEFAULT_TENANT, rows_of
 from perdure.governance.limits import RUNS_PAGE, SUBJECT_PAGE
 from perdure.ids import RunId, TenantId, ThreadId
 from perdure.model import EffectRow, EffectState, ErasureRow, RunRow
@@ -33,11 +33,38 @@ _DONE = frozenset(
 )
 
 
+class Asked(Struct, frozen=True):
+    """What an erasure is asked for: a thread, or a subject."""
+
+    thread: str | None
+    subject: str | None
+    tenant: TenantId
+
+    def as_words(self) -> dict[str, str]:
+        """Return it as a receipt says it."""
+        if self.thread is not None:
+            return {"thread": self.thread}
+        return {"subject": self.subject or ""}
+
+
+def asked_for(thread: str | None, subject: str | None, tenant: str | None) -> Asked:
+    """Return what is asked for.
+
+    Raises:
+        UsageError: neither or both of thread and subject; nothing was erased.
+    """
+    if (thread is None) == (subject is None):
+        msg = "say whose data is to be erased: a thread, or a subject; nothing was erased"
+        raise UsageError(msg)
+    return Asked(thread, subject, TenantId(tenant) if tenant else DEFAULT_TENANT)
+
+
 class Remaining(Struct, frozen=True):
     """Something that an erasure leaves.
 
     Attributes:
-        kind: "parent", "shared_thread", "origin", "sandbox", "export", "effects", "ids", "copies".
+        kind: "parent", "shared_thread", "origin", "sandbox", "sandbox_layer", "export", "effects",
+            "ids", "copies".
         name: which: a run, a thread, an export; empty: it has no name.
         why: why it stays, and what may be done about it.
     """
@@ -71,6 +98,8 @@ class ErasurePreview(Struct, kw_only=True):
         threads: what was asked for, by thread.
         forks, children: threads that are erased with them.
         under_way: ids of erasures that were begun, and that it would finish.
+        layers: snapshots of sandboxes, where a folder was named; garbage of others among them.
+        sandbox_bytes: that those and the live files take.
     """
 
     tenant: str
@@ -91,6 +120,8 @@ class ErasurePreview(Struct, kw_only=True):
     exports: list[str] = []
     remains: list[Remaining] = []
     under_way: list[str] = []
+    layers: int = 0
+    sandbox_bytes: int = 0
 
     @property
     def all_threads(self) -> list[str]:

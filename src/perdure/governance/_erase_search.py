@@ -44,6 +44,8 @@ class Search:
         self._engine = engine
         self._store = engine.store
         self.is_sealed = stored_by(self._store) is not self._store
+        # What is in plain elsewhere, as in files of sandboxes: another sample where that differs.
+        self.plain = Needles(known) if self.is_sealed else self.needles
         self._rows = rows
         self._is_erased = is_erased
 

@@ -13,7 +13,6 @@ were seen when it was decided.
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -33,7 +32,8 @@ from perdure.governance._keeping import (
     Stretches,
     needed,
 )
-from perdure.governance._pruned import Pruned, ThreadPruned
+from perdure.governance._pruned import Pruned, ThreadPruned, Wanted, prune_layers
+from perdure.governance._snapshots import FrameId, snapshot_in
 from perdure.governance._staying import Stay, Why, staying
 from perdure.governance._verify import frames_of, threads_of
 from perdure.governance.limits import (
@@ -56,27 +56,8 @@ from perdure.model import (
     ThreadRow,
 )
 from perdure.model import records as rec
+from perdure.sandbox import Kept
 from perdure.store.api import EffectQuery, Store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which checkpoints of each thread are kept beside those that must be.
-
-    Attributes:
-        keep: the newest so many; None: by age only.
-        since_us: those since then; None: by number only. With both: what either keeps.
-    """
-
-    keep: int | None
-    since_us: int | None
-
-    def of(self, points: Sequence[Point]) -> set[int]:
-        """Return them, without the newest where only its age would keep it."""
-        newest = points[-self.keep :] if self.keep else ()
-        young = [p for p in points if self.since_us is not None and p.at_us >= self.since_us]
-        return {point.checkpoint for point in (*newest, *young)}
-
 
 _OPEN = frozenset({
     EffectState.INTENDED,
@@ -98,9 +79,12 @@ async def prune(
     tenant: str | None = None,
     dry_run: bool = False,
     rewrite: bool | None = None,
+    sandbox: Kept | None = None,
     on_progress: Telling = lambda _pruned: None,
 ) -> Pruned:
     """Erase what is not wanted any more, then the pages that nothing refers to, then free room.
+
+    With a sandbox, the snapshots go that no journal of the tenants names any more.
 
     Kept of each thread: its newest state, the newest `keep` checkpoints, those that are younger
     than `older_than`, tagged ones, those that were forked, all of unfinished runs, and what those
@@ -115,12 +99,14 @@ async def prune(
         dry_run: say what would go; nothing is changed.
         rewrite: whether SQLite's file is rewritten, which keeps writers out; None: if that is
             quick.
+        sandbox: where files of the threads are: `IsolatedSandboxes(folder)`, or of directories.
         on_progress: called after every thread, and while pages are collected.
 
     Raises:
         UsageError, SettingInvalid: it is not said what to keep; nothing was changed.
         NotFound: no such thread; those before it in the list were pruned.
-        StoreCorrupt, DecodeFailed: pages could not be collected, as a journal can't be read.
+        StoreCorrupt, DecodeFailed: pages or snapshots could not be collected, as a journal, or a
+            layer that is needed, can't be read.
 
     Durability: each thread's when it is told. Idempotent: yes.
     """
@@ -132,16 +118,19 @@ async def prune(
         async for owner, line in threads_of(runtime.engine.store, thread=name, tenant=tenant):
             owners[owner] = None
             done.threads.append(await work.thread(owner, line))
+            done.snapshots = len(work.snapshots)
             on_progress(done)
     if dry_run:
         try:
             done.collected = await _collected(runtime, owners, work, lambda: on_progress(done))
         except (DecodeFailed, StoreCorrupt) as error:
             done.problem = str(error)
+        await prune_layers(runtime, sandbox, owners, done, lost=work.lost)
         return done
     # crash-point: prune.erased
     runtime.engine.services.probe("prune.erased")
     done.collected = await _collected(runtime, owners, work, lambda: on_progress(done))
+    await prune_layers(runtime, sandbox, owners, done)
     # crash-point: prune.collected
     runtime.engine.services.probe("prune.collected")
     done.compacted = await runtime.engine.store.compact(rewrite=rewrite)
@@ -245,6 +234,8 @@ class _Prune:
         self.is_dry = is_dry
         self.gone = Gone()
         self._forks: dict[TenantId, Forks] = {}
+        self.snapshots: set[tuple[TenantId, str]] = set()
+        self.lost: dict[TenantId, set[FrameId]] = {}
 
     async def thread(self, tenant: TenantId, thread: ThreadId) -> ThreadPruned:
         """Prune a thread."""
@@ -278,7 +269,8 @@ class _Prune:
             async for frame in frames_of(self._store, run.run_id, 1):
                 if not is_erased(frame.body):
                     _add(present, run, frame)
-                    _look_at(run, frame, points, plan.moves)
+                    named = _look_at(run, frame, points, plan.moves)
+                    self.snapshots.update((tenant, name) for name in named)
         plan.points = [point for _id, point in sorted(points.items())]
         plan.copies, line = await self._copies(plan)
         plan.readable = present.readable(plan.points, plan.copies)
@@ -387,8 +379,10 @@ class _Prune:
         if not batch.frames and not batch.effects:
             return True
         if self.is_dry:
-            self.gone.frames |= {(batch.run_id, each.first_seq) for each in batch.frames}
+            gone = {(batch.run_id, each.first_seq) for each in batch.frames}
+            self.gone.frames |= gone
             self.gone.effects |= {each.effect_id for each in batch.effects}
+            self.lost.setdefault(batch.run.tenant, set()).update(gone)
         else:
             outcome = await self._store.erase(batch.erasure(self._runtime.engine.now_us()))
             # crash-point: prune.batch
@@ -419,13 +413,13 @@ class _Batch:
 
     def __init__(self, plan: _Plan, run: RunRow) -> None:
         self._plan = plan
-        self._run = run
+        self.run = run
         self.clear()
 
     @property
     def run_id(self) -> RunId:
         """The run."""
-        return self._run.run_id
+        return self.run.run_id
 
     def clear(self) -> None:
         """Begin the next one."""
@@ -449,9 +443,9 @@ class _Batch:
     def erasure(self, at_us: int) -> Erasure:
         """Return it as the store takes it."""
         return Erasure(
-            run_id=self._run.run_id,
-            tenant=self._run.tenant,
-            thread=self._run.thread,
+            run_id=self.run.run_id,
+            tenant=self.run.tenant,
+            thread=self.run.thread,
             at_us=at_us,
             frames=tuple(self.frames),
             effects=tuple(self.effects),
@@ -466,10 +460,20 @@ def _add(present: Present, run: RunRow, frame: FrameRow) -> None:
     present.add(run.ordinal, frame.first_seq, last_seq, is_last=is_last)
 
 
-def _look_at(run: RunRow, frame: FrameRow, points: dict[int, Point], moves: set[Place]) -> None:
-    """Note the checkpoints in a frame, and whether the run moved to another version in it."""
+def _look_at(
+    run: RunRow, frame: FrameRow, points: dict[int, Point], moves: set[Place]
+) -> list[str]:
+    """Note the checkpoints in a frame, and whether the run moved to another version in it.
+
+    Returns:
+        The snapshots of sandboxes that it names.
+    """
+    named = []
     for seq, encoded in enumerate(split_frame(frame.body), frame.first_seq):
         record = decode_record(encoded)
+        snapshot = snapshot_in(record)
+        if snapshot is not None:
+            named.append(snapshot)
         if isinstance(record, rec.VersionMoved):
             moves.add((run.ordinal, frame.first_seq))
         if isinstance(record, rec.StateSnapshot) or (
@@ -477,3 +481,4 @@ def _look_at(run: RunRow, frame: FrameRow, points: dict[int, Point], moves: set[
         ):
             place = (run.ordinal, seq)
             points[record.checkpoint] = Point(record.checkpoint, record.at_us, place)
+    return named

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.errors import ExportInvalid, UsageError
+from perdure.governance._erase_sandbox import SandboxErased
 from perdure.governance._erase_scope import NotUndone, Remaining
 from perdure.governance._keys import SigningKey, fingerprint, is_signature_right
 from perdure.governance.limits import RECEIPT_BYTES_MAX
@@ -58,6 +59,7 @@ class Receipt(Struct, kw_only=True):
         counts: what went, by kind.
         exports: ids of exports that may hold what was erased.
         is_resumed: an erasure that was interrupted was finished: counts are of this part.
+        sandbox: what became of files of sandboxes; None: no folder was named.
     """
 
     format: int = 1
@@ -76,16 +78,20 @@ class Receipt(Struct, kw_only=True):
     verification: Verification
     is_resumed: bool = False
     signature: ReceiptSignature | None = None
+    sandbox: SandboxErased | None = None
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing of it was found any more."""
-        return self.verification.found == 0
+        files = self.sandbox.found if self.sandbox is not None else 0
+        return self.verification.found == 0 and files == 0
 
 
 def receipt_json(receipt: Receipt) -> dict[str, Any]:
     """Return a receipt as it is written; effects and what remains as objects."""
     found: dict[str, Any] = msgspec.to_builtins(receipt)
+    if receipt.sandbox is None:
+        del found["sandbox"]  # as in receipts of before, whose signatures don't cover it
     return found
 
 

@@ -37,7 +37,7 @@ class Ran(Struct, frozen=True, kw_only=True):
         code: exit code; 128 + signal where a signal ended it; 137 where it was killed by us.
         output, errors: what it printed, decoded as UTF-8 with replacements, up to the limit.
         is_cut: whether it printed more than was kept.
-        killed_by: deadline, flood, memory; empty: nobody.
+        killed_by: deadline, flood, memory, disk (it took more room than there is); empty: nobody.
         left: command lines of what was alive when it ended. All of it was killed.
         services: those of the sandbox, started for this command.
         contacts: what it reached outside, or tried to.

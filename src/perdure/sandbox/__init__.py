@@ -1,24 +1,38 @@
 """State of the operating system that belongs to a thread: files, and commands over them."""
 
 from perdure.model.sandbox import Change, Changes, Contact, Package, Ran, ServiceState
+from perdure.sandbox._collecting import LayersCollected
 from perdure.sandbox._commands import IsolatedSandbox
 from perdure.sandbox._directory import DirectorySandbox, DirectorySandboxes
 from perdure.sandbox._isolated import IsolatedSandboxes
+from perdure.sandbox._keeping import Collection, Kept
+from perdure.sandbox._made import Made
+from perdure.sandbox._names import folder_name
 from perdure.sandbox._network import Network
+from perdure.sandbox._story import Snapshot, ThreadFiles, history_of, threads_in
 from perdure.sandbox._turns import Capabilities, Limits
 
 __all__ = [
     "Capabilities",
     "Change",
     "Changes",
+    "Collection",
     "Contact",
     "DirectorySandbox",
     "DirectorySandboxes",
     "IsolatedSandbox",
     "IsolatedSandboxes",
+    "Kept",
+    "LayersCollected",
     "Limits",
+    "Made",
     "Network",
     "Package",
     "Ran",
     "ServiceState",
+    "Snapshot",
+    "ThreadFiles",
+    "folder_name",
+    "history_of",
+    "threads_in",
 ]

@@ -14,6 +14,8 @@ from perdure.sandbox._disk import disk_errors
 from perdure.sandbox._launching import Ended
 from perdure.sandbox._layers import BASE, Layers, clear, part_name
 from perdure.sandbox._lock import Fence, Lock, held, hold
+from perdure.sandbox._measure import Usage
+from perdure.sandbox._story import Snapshot, snapshot_of
 from perdure.sandbox._turns import (
     HOME,
     Limits,
@@ -21,6 +23,7 @@ from perdure.sandbox._turns import (
     check,
     text_of,
 )
+from perdure.sandbox._watch import Watch
 from perdure.sandbox.inside.services import MANIFEST, MANIFEST_BYTES_MAX, SERVICES_MAX
 from perdure.sandbox.limits import (
     NAME_CHARACTERS_MAX,
@@ -74,6 +77,7 @@ class IsolatedSandbox:
         self._layers = layers
         self._ids = ids
         self._gate = asyncio.Lock()
+        self._left = Usage()
 
     # -- what agents do ----------------------------------------------------------------------------
 
@@ -231,12 +235,35 @@ class IsolatedSandbox:
         async with self._gate:
             return await asyncio.to_thread(self._changes, since)
 
+    async def snapshot(self, snapshot: str | None = None) -> Snapshot | None:
+        """Return when a snapshot was taken, what it stands on, and what it was made with.
+
+        Args:
+            snapshot: its id; None: the newest that was taken or restored.
+
+        Returns:
+            None: nothing was taken yet: the files stand on the base.
+
+        Raises:
+            NotFound: there is no such snapshot.
+            StoreCorrupt: it can't be read.
+        """
+        return await asyncio.to_thread(self._snapshot, snapshot)
+
+    def _snapshot(self, snapshot: str | None) -> Snapshot | None:
+        with disk_errors("look at", self._folder):
+            name = snapshot or self._layers.head(self._folder)
+            return None if name == BASE else snapshot_of(self._layers, name)
+
     def _changes(self, since: str | None) -> Changes:
         with disk_errors("look at", self._folder), held(self._folder, self._fence):
             chain = self._layers.chain(self._layers.head(self._folder), is_whole=True)
             since = since or self._layers.head(self._folder)
             if since != BASE and since not in chain:
-                msg = f"the files don't stand on snapshot {since!r}; nothing was looked at"
+                msg = (
+                    f"the files don't stand on snapshot {since!r}, or what is below it was "
+                    "collected; nothing was looked at"
+                )
                 raise UsageError(msg, snapshot=since)
             count = len(chain) if since == BASE else chain.index(since)
             self._make_ready()
@@ -297,6 +324,14 @@ class IsolatedSandbox:
     def _make_ready(self) -> None:
         clear(self._folder)
         self._layers.top(self._folder)
+        self._left = self._layers.left(self._folder)
+        self._layers.begin_use(self._folder)
+
+    def watch(self) -> Watch:
+        """Begin to look at how much room the turn takes that is about to begin."""
+        folder, layers = self._folder, self._layers
+        clock = self._backend.services.clock
+        return Watch(folder, self._left, lambda stop: layers.usage_of_top(folder, stop), clock)
 
     def spec(self, parts: Sequence[tuple[str, str]], shown: Sequence[tuple[str, str]]) -> Any:
         """Return where the root of a turn comes from; for a holder of the lock."""
@@ -335,6 +370,7 @@ class IsolatedSandbox:
 
         Raises:
             UsageError: it stands on too many layers; no snapshot was taken.
+            SandboxFull: it takes more room than it may; no snapshot was taken.
             StoreError: the disk cannot serve; no snapshot was taken.
 
         Durability: the whole snapshot is on disk when this returns. Cancel-safe: yes; it may be
@@ -358,7 +394,8 @@ class IsolatedSandbox:
         Raises:
             NotFound: there is no such snapshot; the files are as they were.
             StoreCorrupt: a layer that it stands on is missing; the files are as they were.
-            UsageError: it was made on another base; the files are as they were.
+            UsageError: it was made on another base, or by another driver; the files are as they
+                were.
             StoreError: the disk cannot serve.
 
         Durability: none needed: it can be done again. Idempotent: yes. Cancel-safe: yes.
@@ -369,13 +406,15 @@ class IsolatedSandbox:
     def _restore(self, snapshot: str | None) -> None:
         wanted = snapshot or BASE
         with disk_errors("restore", self._folder), held(self._folder, self._fence):
-            self._layers.chain(wanted)
             clear(self._folder)
-            self._layers.drop_top(self._folder)
-            # crash-point: sandbox.rollback.dropped
-            self._backend.services.probe("sandbox.rollback.dropped")
-            if self._layers.head(self._folder) != wanted:
-                self._layers.stand(self._folder, wanted)
+            with self._layers.kept():
+                self._layers.chain(wanted)
+                self._layers.drop_top(self._folder)
+                # crash-point: sandbox.rollback.dropped
+                self._backend.services.probe("sandbox.rollback.dropped")
+                if self._layers.head(self._folder) != wanted:
+                    self._layers.stand(self._folder, wanted)
+                self._layers.end_use(self._folder)
 
 
 def _let_go(holding: "asyncio.Future[Lock]") -> None:

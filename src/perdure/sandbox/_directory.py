@@ -16,16 +16,14 @@ is simply done again.
 """
 
 import asyncio
-import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Probe, no_probe
-from perdure.errors import UsageError
+from perdure.errors import StoreLocked, UsageError
 from perdure.sandbox._disk import (
     boot_id,
     clear_staging,
@@ -34,8 +32,10 @@ from perdure.sandbox._disk import (
     put_file,
     remove_folder,
 )
+from perdure.sandbox._keeping import DirectoriesKept
 from perdure.sandbox._lock import Fence, held
-from perdure.sandbox._snapshots import Snapshots
+from perdure.sandbox._names import folder_name
+from perdure.sandbox._snapshots import TAKEN, Snapshots
 from perdure.sandbox._tree import (
     Entry,
     Kind,
@@ -47,15 +47,12 @@ from perdure.sandbox._tree import (
     read_whole,
     refused,
 )
-from perdure.sandbox.limits import RACY_NS
+from perdure.sandbox.limits import RACY_NS, READ_TRIES_MAX
 
 Result = TypeVar("Result")
 
-READABLE_LENGTH = 32
-"""Characters of a name that its folder shows; the digest behind them makes it unique."""
 
-
-class DirectorySandboxes:
+class DirectorySandboxes(DirectoriesKept):
     """A backend whose sandboxes are directories under one root.
 
     What runs in such a sandbox is not isolated: it can read and write whatever the process can. Use
@@ -69,8 +66,7 @@ class DirectorySandboxes:
             root: a folder on a local disk that belongs to this backend alone.
             probe: called at each crash point.
         """
-        self._root = Path(root).absolute()
-        self._probe = probe
+        super().__init__(Path(root).absolute(), probe)
 
     def close(self) -> None:
         """Do nothing: nothing is running. For callers that have one of several backends."""
@@ -80,21 +76,14 @@ class DirectorySandboxes:
 
         `fence`: of the run that uses it, see `_lock`; None: it is used by hand.
         """
-        tenant_folder = self._root / folder_name(tenant)
+        tenant_folder = self.folder(tenant)
         with disk_errors("open", tenant_folder):
             return DirectorySandbox(
                 tenant_folder / "threads" / folder_name(thread),
                 Snapshots(tenant_folder),
-                probe=self._probe,
+                probe=self.probe,
                 fence=fence,
             )
-
-
-def folder_name(name: str) -> str:
-    """Return a safe name for a folder: another one for each name, also where case doesn't count."""
-    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:READABLE_LENGTH]
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{readable}.{digest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +182,25 @@ class DirectorySandbox:
                 "restarted. No snapshot was taken. Restore it first: sandbox.restore(snapshot)"
             )
             raise UsageError(msg, path=str(self.path))
-        trusted_ns = self._disk_time_ns() - RACY_NS
-        tree: Tree = {}
-        files: dict[str, Known] = {}
-        for path, seen in look(self.path, to_keep=True).items():
-            file = self._keep(path, seen, known.get(path)) if seen.kind is Kind.FILE else None
-            if file is not None:
-                files[path] = file
-            tree[path] = as_entry(seen, file.digest if file else "")
-        self._snapshots.sync_blobs(file.digest for file in files.values() if not file.is_kept)
-        # crash-point: sandbox.take.blobs
-        self._probe("sandbox.take.blobs")
-        snapshot = self._snapshots.keep_manifest(tree, self._staging)
+        for _try in range(READ_TRIES_MAX):
+            trusted_ns = self._disk_time_ns() - RACY_NS
+            tree, files = self._kept(known)
+            # crash-point: sandbox.take.blobs
+            self._probe("sandbox.take.blobs")
+            with self._snapshots.kept():
+                # A collection may have removed some of them since: nobody needed them then.
+                if not all(self._snapshots.has_blob(file.digest) for file in files.values()):
+                    continue
+                snapshot = self._snapshots.keep_manifest(tree, self._staging)
+                self._snapshots.mark(snapshot)
+                content = snapshot.encode("ascii")
+                put_file(self._folder / TAKEN, content, staging=self._staging, fsync=False)
+            break
+        else:
+            msg = (
+                f"files of {self.path} are collected all the time; no snapshot was taken. Try again"
+            )
+            raise StoreLocked(msg, path=str(self.path))
         # crash-point: sandbox.take.manifest
         self._probe("sandbox.take.manifest")
         self._settle({
@@ -213,6 +209,18 @@ class DirectorySandbox:
             if file.stamp.changed_ns < trusted_ns
         })  # fmt: skip
         return snapshot
+
+    def _kept(self, known: dict[str, Known]) -> tuple[Tree, dict[str, Known]]:
+        """Return the tree and what is known of its files now, whose bytes are kept durably."""
+        tree: Tree = {}
+        files: dict[str, Known] = {}
+        for path, seen in look(self.path, to_keep=True).items():
+            file = self._keep(path, seen, known.get(path)) if seen.kind is Kind.FILE else None
+            if file is not None:
+                files[path] = file
+            tree[path] = as_entry(seen, file.digest if file else "")
+        self._snapshots.sync_blobs(file.digest for file in files.values() if not file.is_kept)
+        return tree, files
 
     def _keep(self, path: str, seen: Seen, known: Known | None) -> Known:
         """Return the digest of a file whose bytes are kept, if perhaps not durably named."""

@@ -12,6 +12,9 @@ from threading import Event
 from perdure.errors import PerdureError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
 from perdure.sandbox.limits import LOCK_STEP_S, LOCK_WAIT_S
 
+BLOCK_BYTES = 512
+"""Unit of `st_blocks`, whatever the file system's block is."""
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -33,6 +36,20 @@ def sync_names(folders: Iterable[Path], top: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def open_lock(path: Path) -> int:
+    """Return a descriptor of a file that is locked, made if need be.
+
+    It belongs to whom its folder belongs to: root may look after the sandboxes of somebody else.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    if os.geteuid() == 0:
+        owner = path.parent.lstat()
+        if owner.st_uid:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return descriptor
 
 
 def make_folder(folder: Path) -> None:
@@ -58,22 +75,33 @@ def put_file(path: Path, content: bytes, *, staging: Path, fsync: bool) -> None:
     temporary.replace(path)
 
 
-def clear_staging(staging: Path) -> None:
-    """Empty the staging folder of what a killed process left there; make it if need be."""
+def clear_staging(staging: Path) -> int:
+    """Empty the staging folder of what a killed process left there; make it if need be.
+
+    Returns:
+        Bytes that this made free.
+    """
     staging.mkdir(mode=0o700, exist_ok=True)
     with os.scandir(staging) as entries:
         left = list(entries)
+    freed = 0
     for entry in left:
         if entry.is_dir(follow_symlinks=False):
-            remove_folder(Path(entry.path), staging)
+            freed += remove_folder(Path(entry.path), staging)
         else:
-            Path(entry.path).unlink()
+            freed += _unlink(entry)
+    return freed
 
 
-def remove_folder(folder: Path, staging: Path) -> None:
-    """Remove a folder of any depth, also where its paths are longer than the system takes."""
+def remove_folder(folder: Path, staging: Path) -> int:
+    """Remove a folder of any depth, also where its paths are longer than the system takes.
+
+    Returns:
+        Bytes that this made free: of a file that has another name somewhere else, none.
+    """
     unique = count()
     pending = [folder]
+    freed = 0
     while pending:
         current = pending.pop()
         current.chmod(0o700)
@@ -86,8 +114,17 @@ def remove_folder(folder: Path, staging: Path) -> None:
                 Path(entry.path).rename(short)
                 pending.append(short)
             else:
-                Path(entry.path).unlink()
+                freed += _unlink(entry)
+        freed += current.lstat().st_blocks * BLOCK_BYTES
         current.rmdir()
+    return freed
+
+
+def _unlink(entry: os.DirEntry[str]) -> int:
+    """Remove a file; return how many bytes that makes free."""
+    status = entry.stat(follow_symlinks=False)
+    Path(entry.path).unlink()
+    return status.st_blocks * BLOCK_BYTES if status.st_nlink == 1 else 0
 
 
 def _free_name(staging: Path, unique: Iterator[int]) -> Path:
@@ -118,7 +155,7 @@ def acquire(path: Path, on_wait: Callable[[], None] | None = None) -> int:
     Raises:
         StoreLocked: somebody else held it for LOCK_WAIT_S.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_lock(path)
     try:
         is_held = _wait_for_lock(descriptor, on_wait)
     except BaseException:

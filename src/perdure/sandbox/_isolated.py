@@ -15,13 +15,17 @@ from perdure.clock import Services, system_services
 from perdure.errors import UsageError
 from perdure.sandbox._cgroups import Cgroups
 from perdure.sandbox._commands import IsolatedSandbox
-from perdure.sandbox._directory import folder_name
 from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
+from perdure.sandbox._keeping import LayersKept
 from perdure.sandbox._launching import Ended, Launcher, SetUpFailed
 from perdure.sandbox._layers import Layers
 from perdure.sandbox._lock import Fence, Lock
+from perdure.sandbox._made import made_here
+from perdure.sandbox._names import folder_name
 from perdure.sandbox._network import PORT, Network, WayOut
+from perdure.sandbox._room import checked_room
 from perdure.sandbox._skeleton import make_skeleton, parts_of_host
+from perdure.sandbox._standing import User
 from perdure.sandbox._turns import (
     HOME,
     Capabilities,
@@ -34,6 +38,8 @@ from perdure.sandbox.limits import (
     RANGE_FIRST,
     RANGE_IDS,
     RANGES_MAX,
+    SANDBOX_BYTES_MAX,
+    SANDBOX_FILES_MAX,
 )
 
 OVERLAY = {
@@ -49,7 +55,7 @@ nothing, as a snapshot syncs; it needs a scratch folder that is new for each mou
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class IsolatedSandboxes:
+class IsolatedSandboxes(LayersKept):
     """A backend whose sandboxes are isolated from the host and from each other.
 
     What runs in one sees the host's `/usr` read-only below its own changes, its own files, and
@@ -65,6 +71,8 @@ class IsolatedSandboxes:
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         network: Network | None = None,
+        bytes_max: int = SANDBOX_BYTES_MAX,
+        files_max: int = SANDBOX_FILES_MAX,
         services: Services | None = None,
     ) -> None:
         """Keep everything under root, which is made on first use.
@@ -75,6 +83,8 @@ class IsolatedSandboxes:
             env: environment of every command, beside PATH, HOME and LANG.
             limits: of every turn, unless a call says otherwise.
             network: which hosts commands may reach; None: none.
+            bytes_max: what a sandbox may take on the disk; a command that takes more is killed.
+            files_max: the same in files and folders.
             services: clock, identifiers and crash points.
 
         Raises:
@@ -86,35 +96,48 @@ class IsolatedSandboxes:
                 "trust there is DirectorySandboxes, which isolates nothing."
             )
             raise UsageError(msg)
-        self.root = Path(root).absolute()
+        self.services = services or system_services()
+        super().__init__(Path(root).absolute(), self.services.probe)
         self._show = dict(show or {})
         self._env = {"PATH": PATH, "HOME": HOME, "LANG": "C.UTF-8", **(env or {})}
         self.limits = limits or Limits()
         self.network = network
-        self.services = services or system_services()
         self._is_root = os.geteuid() == 0
         self._launcher = Launcher()
         self._cgroups = Cgroups(self.services.ids)
+        self.room = checked_room(bytes_max, files_max)
+        self._user = User(self.root, self.services.ids.new("u", self.services.clock.now_us()))
         self.parts: list[tuple[str, str]] = []
 
     def close(self) -> None:
         """Kill what is running, and the process that starts it. Idempotent."""
         self._launcher.close()
+        self._user.end()
 
     def open(self, tenant: str, thread: str, *, fence: Fence | None = None) -> IsolatedSandbox:
         """Return the sandbox of a thread; a new one stands on the base.
 
         `fence`: of the run that uses it, see `_lock`; None: it is used by hand.
         """
-        tenant_folder = self.root / "tenants" / folder_name(tenant)
+        tenant_folder = self.folder(tenant)
         with disk_errors("open", tenant_folder):
             self._prepare()
+            self._user.begin()
             make_folder(tenant_folder)
             ids = self._ids(folder_name(tenant))
             ats = tuple(at for at, _base in self.parts)
             owner = ids[0] if self._is_root else os.geteuid()
             base = Path(self.parts[0][1]).name
-            layers = Layers(tenant_folder, base=base, parts=ats, owner=owner)
+            layers = Layers(
+                tenant_folder,
+                base=base,
+                parts=ats,
+                owner=owner,
+                made=made_here(self._driver),
+                room=self.room,
+                user=self._user.name,
+                now_us=self.services.clock.now_us,
+            )
             folder = tenant_folder / "threads" / folder_name(thread)
             make_folder(folder)
             return IsolatedSandbox(self, folder, layers, ids=ids, fence=fence)
@@ -127,11 +150,15 @@ class IsolatedSandboxes:
         """
         await self.open("perdure", "probe").run(["true"])
         return Capabilities(
-            driver="ns" if self._is_root else "userns",
+            driver=self._driver,
             landlock=landlock.version(),
             cgroups=self._cgroups.version,
             kernel=os.uname().release,
         )
+
+    @property
+    def _driver(self) -> str:
+        return "ns" if self._is_root else "userns"
 
     def _prepare(self) -> None:
         if self.parts:
@@ -184,6 +211,7 @@ class IsolatedSandboxes:
         group = self._cgroups.make(
             memory_bytes=limits.memory_bytes, processes=limits.processes, cores=limits.cores
         )
+        watch = sandbox.watch()
         try:
             spec = sandbox.spec(self.parts, list(self._show.items()))
             spec |= {"act": act, "argv": list(argv), "cwd": cwd, **self._settings(env)}
@@ -195,11 +223,13 @@ class IsolatedSandboxes:
                 keep_bytes=limits.output_bytes,
                 deadline_s=limits.deadline_s,
                 way_out=None if self.network is None else WayOut(self.network),
+                full=watch.full,
             )
             return ended, group.ran_out_of_memory()
         except SetUpFailed as error:
             raise refused(str(error)) from error
         finally:
+            watch.end()
             group.remove()
 
     def _settings(self, env: Mapping[str, str]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class Ended(Struct, frozen=True, kw_only=True):
         services: (name, why it is not up; empty: it is).
         contacts: what it reached outside, or tried to.
         left: (pid in the sandbox, command line) of what was alive at its end, and was killed.
-        cause: why it was killed: deadline, flood; empty: it was not.
+        cause: why it was killed: deadline, flood, disk; empty: it was not.
     """
 
     code: int | None
@@ -159,6 +159,7 @@ class Launcher:
         keep_bytes: int,
         deadline_s: float,
         way_out: WayOut | None = None,
+        full: asyncio.Future[None] | None = None,
     ) -> Ended:
         """Execute a turn to its end.
 
@@ -169,6 +170,7 @@ class Launcher:
             keep_bytes: how much of the output is kept, and as much of the errors.
             deadline_s: seconds after which it is killed.
             way_out: answers at the socket that a turn with a `port` opens.
+            full: it is killed when this is done: it takes too much room.
 
         Raises:
             SetUpFailed: the sandbox could not be built; nothing was executed.
@@ -187,7 +189,7 @@ class Launcher:
         output, errors = _Reading(keep_bytes), _Reading(keep_bytes)
         try:
             await self._send(channel, name, spec, [given, output, errors, lock])
-            cause = await self._until_ended(name, answer, [output, errors], deadline_s)
+            cause = await self._until_ended(name, answer, [output, errors], deadline_s, full)
             said = answer.result()
             if way_out is not None:
                 await way_out.close()
@@ -223,13 +225,16 @@ class Launcher:
         answer: asyncio.Future[dict[str, Any]],
         readings: "list[_Reading]",
         deadline_s: float,
+        full: asyncio.Future[None] | None,
     ) -> str:
         """Return when a turn ended and all it printed was read; say why it had to be killed."""
         cause = ""
         floods = [each.flooded for each in readings]
-        await _first([answer, *floods], deadline_s)
+        fulls = [] if full is None else [full]
+        await _first([answer, *floods, *fulls], deadline_s)
         if not answer.done():
             cause = "flood" if any(each.done() for each in floods) else "deadline"
+            cause = "disk" if any(each.done() for each in fulls) else cause
             self._kill(name)
             await _first([answer], LAUNCHER_STOP_S)
         if not answer.done():

@@ -6,6 +6,8 @@ Layout under a tenant's folder:
                <part>          the changes to a part of the base: an overlay's upper folder
                squashed/<part> what this layer and all below it come to, where the chain is long
     threads/<thread>/head      id of the layer that the thread stands on; not there: the base
+                     taken     ids of layers that were announced, see `announce`
+                     standing  what its mounts stand on, see _standing
                      top       changes since then; thrown away by restore, frozen by take
                      work      scratch of the kernel, of one mount
                      staging   half-made and half-removed things; emptied by the next use
@@ -19,11 +21,10 @@ layer is no harm: the journal says which snapshot counts, and `restore` is calle
 """
 
 import ctypes
-import json
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-
-from msgspec import Struct
 
 from perdure.clock import Probe
 from perdure.errors import NotFound, StoreCorrupt, UsageError
@@ -34,28 +35,24 @@ from perdure.sandbox._disk import (
     remove_folder,
     sync_names,
 )
+from perdure.sandbox._made import FILES, FORMAT, Layer, Made, check_fits, encode, read
+from perdure.sandbox._measure import Usage, measure
+from perdure.sandbox._room import Room, full
 from perdure.sandbox._squash import squash
-from perdure.sandbox.limits import CHAIN_MAX, HISTORY_MAX, SQUASH_AT
-
-FORMAT = 1
-"""Version of layer.json."""
+from perdure.sandbox._standing import STANDING, gate, note_standing
+from perdure.sandbox.limits import CHAIN_MAX, CHANGES_SHARE, HISTORY_MAX, SQUASH_AT, TAKEN_MAX
 
 SQUASHED = "squashed"
 """Folder in a layer's: what it and all below it come to."""
+
+TAKEN = "taken"
+"""File in a thread's folder: layers of its that it does not stand on, and which may have no record
+yet: one that it is about to stand on, and those that it was copied to while it went on."""
 
 BASE = "base"
 """The snapshot of a thread that changed nothing."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Layer(Struct, frozen=True):
-    """What layer.json says. `parent`: id; empty: the base."""
-
-    format: int
-    parent: str
-    parts: tuple[str, ...]
-    base: str
 
 
 def part_name(at: str) -> str:
@@ -66,7 +63,18 @@ def part_name(at: str) -> str:
 class Layers:
     """The layers of a tenant."""
 
-    def __init__(self, folder: Path, *, base: str, parts: tuple[str, ...], owner: int) -> None:
+    def __init__(  # what a tenant's layers are made of
+        self,
+        folder: Path,
+        *,
+        base: str,
+        parts: tuple[str, ...],
+        owner: int,
+        made: Made = Made(),  # noqa: B008  # frozen
+        room: Room = Room(),  # noqa: B008  # frozen
+        user: str = "",
+        now_us: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Use the tenant's folder.
 
         Args:
@@ -74,66 +82,93 @@ class Layers:
             base: what names the base; a layer of another one can't stand on it.
             parts: where the parts of the base are.
             owner: user and group id that new top folders belong to: root, in the sandbox.
+            made: what new layers are made with.
+            room: what a sandbox may take.
+            user: who mounts them, see `_standing`.
+            now_us: what time it is.
         """
         self._folder = folder / "layers"
         self._top = folder
         self._base = base
         self._parts = parts
         self._owner = owner
+        self._made = made
+        self.room = room
+        self._user = user
+        self._now_us = now_us
+        self._known: dict[str, tuple[tuple[int, int, int], Layer]] = {}
+        self._usages: dict[str, Usage] = {}
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def chain(self, snapshot: str | None, *, is_whole: bool = False) -> list[str]:
+    def chain(
+        self, snapshot: str | None, *, is_whole: bool = False, is_any: bool = False
+    ) -> list[str]:
         """Return the layers that a snapshot stands on, topmost first; of the base: none.
 
         Args:
             snapshot: its id.
             is_whole: every layer, down to the base; else down to one that was squashed, which
                 holds all below it.
+            is_any: also what these sandboxes can't be made over.
 
         Raises:
             NotFound: there is no such snapshot.
             StoreCorrupt: a layer that it stands on is missing or can't be read.
-            UsageError: it was made on another base.
+            UsageError: it was made on another base, or by another driver.
         """
         found: list[str] = []
+        squashed = 0
         current = "" if snapshot in (None, BASE) else str(snapshot)
         while current:
-            layer = self._read(current, is_first=not found)
-            if layer.base != self._base:
-                msg = (
-                    f"snapshot {snapshot!r} was made on base {layer.base!r}, these sandboxes stand "
-                    f"on {self._base!r}; nothing was changed. Open them with the base of before."
-                )
-                raise UsageError(msg, snapshot=snapshot)
-            if not is_whole and (self._folder / current / SQUASHED).is_dir():
+            try:
+                layer = self.read(current, is_first=not found)
+            except StoreCorrupt:
+                if not squashed or (self._folder / current).exists():
+                    raise
+                # What is below was collected; the lowest that holds it all is the end.
+                lowest = found[squashed - 1]
+                return [*found[: squashed - 1], f"{lowest}/{SQUASHED}"]
+            if not is_any:
+                check_fits(layer, snapshot, base=self._base, driver=self._made.driver)
+            is_squashed = os.path.isdir(f"{self._folder}/{current}/{SQUASHED}")  # noqa: PTH112
+            if is_squashed and not is_whole:
                 return [*found, f"{current}/{SQUASHED}"]
             found.append(current)
+            if is_squashed:
+                squashed = len(found)
             if len(found) > (HISTORY_MAX if is_whole else CHAIN_MAX):
                 raise self._corrupt(current, f"stands on more than {len(found) - 1} layers")
             current = layer.parent
         return found
 
-    def _read(self, name: str, *, is_first: bool) -> Layer:
-        if not _is_id(name):
+    def read(self, name: str, *, is_first: bool = True) -> Layer:
+        """Return what a layer says of itself.
+
+        Raises:
+            NotFound: there is no such snapshot.
+            StoreCorrupt: it can't be read; or, if not `is_first`, it is missing.
+        """
+        if not is_id(name):
             msg = f"{name!r} is no snapshot: ids begin with 'l_'"
             raise NotFound(msg, snapshot=name)
+        path = f"{self._folder}/{name}/layer.json"
         try:
-            content = (self._folder / name / "layer.json").read_bytes()
-            fields = json.loads(content)
-            layer = Layer(
-                fields["format"], fields["parent"], tuple(fields["parts"]), fields["base"]
-            )
+            status = os.stat(path)  # noqa: PTH116  # for each layer of each turn: half the time
+            seen = status.st_ino, status.st_mtime_ns, status.st_size
+            known = self._known.get(name)
+            if known is None or known[0] != seen:
+                if len(self._known) > 2 * CHAIN_MAX:
+                    self._known.clear()
+                known = self._known[name] = seen, read(Path(path))
+            return known[1]
         except FileNotFoundError as error:
             if is_first:
                 msg = f"no snapshot {name!r} under {self._folder}; the live tree was left as it is"
                 raise NotFound(msg, snapshot=name) from error
             raise self._corrupt(name, "is missing, and others stand on it") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             raise self._corrupt(name, f"can't be read: {error}") from error
-        if layer.format != FORMAT:
-            raise self._corrupt(name, f"has format {layer.format}; this Perdure reads {FORMAT}")
-        return layer
 
     def _corrupt(self, name: str, what: str) -> StoreCorrupt:
         path = self._folder / name
@@ -177,8 +212,17 @@ class Layers:
                 continue
         return False
 
-    def freeze(self, thread: Path, name: str, probe: Probe) -> str:
+    def freeze(self, thread: Path, name: str, probe: Probe, *, changes: str = FILES) -> str:
         """Make a layer of what changed, and the thread stand on it; return its id.
+
+        Args:
+            thread: folder of the thread; its lock is held.
+            name: of the layer.
+            probe: called at each crash point.
+            changes: what it is said to hold.
+
+        Raises:
+            SandboxFull: the sandbox takes more room than it may; nothing was changed.
 
         Durability: the layer and all that it stands on, when this returns.
         """
@@ -188,32 +232,58 @@ class Layers:
             self._squash(parent, chain, thread / "staging")
             # crash-point: sandbox.freeze.squashed
             probe("sandbox.freeze.squashed")
+        usage = self._measured(thread, parent)
         layer = thread / "staging" / name
         # In one step: a top that lacks a part is no state that ever was.
         (thread / "top").rename(layer)
         # crash-point: sandbox.freeze.begun
         probe("sandbox.freeze.begun")
-        said = {
-            "format": FORMAT,
-            "parent": "" if parent == BASE else parent,
-            "parts": list(self._parts),
-            "base": self._base,
-        }
-        content = json.dumps(said).encode("ascii")
-        put_file(layer / "layer.json", content, staging=thread / "staging", fsync=True)
+        said = Layer(
+            format=FORMAT,
+            parent="" if parent == BASE else parent,
+            parts=self._parts,
+            base=self._base,
+            thread=thread.name,
+            at_us=self._now_us(),
+            changes=changes,
+            usage=usage,
+            made=self._made,
+        )
+        put_file(layer / "layer.json", encode(said), staging=thread / "staging", fsync=True)
         _sync_file_system(layer)
         # crash-point: sandbox.freeze.synced
         probe("sandbox.freeze.synced")
         make_folder(self._folder)
+        self.announce(thread, name)
         layer.rename(self._folder / name)
         sync_names([self._folder], self._top)
         # crash-point: sandbox.freeze.named
         probe("sandbox.freeze.named")
         self.stand(thread, name)
+        self._arrived(thread, name)
         return name
 
-    def _squash(self, snapshot: str, chain: list[str], staging: Path) -> None:
-        """Keep what a snapshot's layers come to beside it, as one layer.
+    def announce(self, thread: Path, name: str) -> None:
+        """Say that a layer is about to be there which the thread does not stand on yet.
+
+        Before it has its name: nobody may find it and not know whose it is. It is not collected for
+        as long as it is said; of very many, the newest.
+        """
+        names = [*taken_by(thread), name][-TAKEN_MAX:]
+        content = "\n".join(names).encode("ascii")
+        put_file(thread / TAKEN, content, staging=thread / "staging", fsync=False)
+
+    def _arrived(self, thread: Path, name: str) -> None:
+        """Say no more what was announced: the thread stands on it."""
+        names = [each for each in taken_by(thread) if each != name]
+        if not names:
+            (thread / TAKEN).unlink(missing_ok=True)
+            return
+        content = "\n".join(names).encode("ascii")
+        put_file(thread / TAKEN, content, staging=thread / "staging", fsync=False)
+
+    def _squash(self, snapshot: str, chain: list[str], staging: Path) -> bool:
+        """Keep what a snapshot's layers come to beside it, as one layer; return whether it is.
 
         Where that can't be done the chain goes on as it is, as long as the kernel takes it.
         """
@@ -228,9 +298,96 @@ class Layers:
             if len(chain) + SQUASH_AT > CHAIN_MAX:
                 raise
             remove_folder(fresh, staging)
-            return
-        fresh.rename(self._folder / snapshot / SQUASHED)
+            return False
+        try:
+            fresh.rename(self._folder / snapshot / SQUASHED)
+        except OSError:  # another thread that stands on it was quicker
+            if not (self._folder / snapshot / SQUASHED).is_dir():
+                raise
+            remove_folder(fresh, staging)
         sync_names([self._folder / snapshot], self._top)
+        return True
+
+    # -- room --------------------------------------------------------------------------------------
+
+    def usage(self, names: list[str]) -> Usage:
+        """Return the room that layers of a chain take."""
+        total = Usage()
+        for name in names:
+            if name not in self._usages:
+                layer = self.read(name.partition("/")[0])
+                known = None if name.endswith(SQUASHED) else layer.usage
+                parts = [self._folder / name / part_name(at) for at in layer.parts]
+                self._usages[name] = known or measure(parts)
+            total += self._usages[name]
+        return total
+
+    def usage_of_top(self, thread: Path, stop: Usage | None = None) -> Usage:
+        """Return the room that what changed takes; `stop`: no more is asked about."""
+        tops = [thread / "top" / part_name(at) for at in self._parts]
+        if stop is None:
+            return measure(tops)
+        return measure(tops, bytes_stop=stop.bytes, entries_stop=stop.entries)
+
+    def left(self, thread: Path) -> Usage:
+        """Return the room that is left for what changes; for a holder of the lock.
+
+        Where little is left and layers replaced what others hold, they are kept as one first.
+        """
+        chain = self.chain(self.head(thread))
+        left = self.room.left(self.usage(chain))
+        above = self.usage(chain[:-1])
+        is_crowded = any(
+            room < most // CHANGES_SHARE <= replaced
+            for room, most, replaced in (
+                (left.bytes, self.room.bytes_max, above.bytes),
+                (left.entries, self.room.files_max, above.entries),
+            )
+        )
+        if is_crowded and self._squash(self.head(thread), chain, thread / "staging"):
+            return self.room.left(self.usage(self.chain(self.head(thread))))
+        return left
+
+    def _measured(self, thread: Path, parent: str) -> Usage:
+        """Return the room that what changed takes.
+
+        Raises:
+            SandboxFull: with what it stands on it is more than it may be.
+        """
+        changed = self.usage_of_top(thread)
+        below = self.usage(self.chain(parent))
+        if self.room.holds(below + changed):
+            return changed
+        chain = self.chain(parent)
+        if len(chain) > 1 and self._squash(parent, chain, thread / "staging"):
+            below = self.usage(self.chain(parent))
+        if not self.room.holds(below + changed):
+            raise full(thread, below, changed, self.room)
+        return changed
+
+    # -- being used --------------------------------------------------------------------------------
+
+    def begin_use(self, thread: Path) -> list[str]:
+        """Return what a mount of a thread stands on, which nobody removes from now on.
+
+        For a holder of the thread's lock. What was written down before is let go of.
+        """
+        with self.kept():
+            chain = self.chain(self.head(thread))
+            note_standing(thread, self._user, chain)
+        return chain
+
+    def end_use(self, thread: Path) -> None:
+        """Let go of what was written down, and announced, once the thread went to a snapshot.
+
+        Nothing of it may be mounted any more.
+        """
+        (thread / STANDING).unlink(missing_ok=True)
+        (thread / TAKEN).unlink(missing_ok=True)
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Hold the gate: what a head names before it is let go of, nobody removes."""
+        return gate(self._top, is_shared=True)
 
     def stand(self, thread: Path, snapshot: str) -> None:
         """Make a thread stand on a snapshot."""
@@ -244,13 +401,22 @@ class Layers:
             top.rename(thread / "staging" / "dropped")
 
 
+def taken_by(thread: Path) -> list[str]:
+    """Return the layers that a thread announced, oldest first."""
+    try:
+        return (thread / TAKEN).read_text(encoding="ascii").split()
+    except FileNotFoundError:
+        return []
+
+
 def clear(thread: Path) -> None:
     """Remove what an earlier use left behind."""
     clear_staging(thread / "staging")
     clear_staging(thread / "work")
 
 
-def _is_id(name: str) -> bool:
+def is_id(name: str) -> bool:
+    """Return whether a name is one of a layer."""
     return name.startswith("l_") and name[2:].isalnum() and name.isascii()
 
 

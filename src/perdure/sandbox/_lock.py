@@ -58,13 +58,13 @@ def hold(folder: Path, fence: Fence | None) -> Lock:
 
 
 def _pass(folder: Path, fence: Fence | None) -> None:
-    seen = _seen(folder)
-    if fence is None or fence == seen:
+    known = seen(folder)
+    if fence is None or fence == known:
         return
-    if seen is not None and fence < seen:
+    if known is not None and fence < known:
         msg = (
-            f"the sandbox {folder.name} is used by a newer holder: run {seen[0]} of the thread, "
-            f"token {seen[1]}; this one has {fence[0]} and {fence[1]}. Nothing was changed"
+            f"the sandbox {folder.name} is used by a newer holder: run {known[0]} of the thread, "
+            f"token {known[1]}; this one has {fence[0]} and {fence[1]}. Nothing was changed"
         )
         raise LeaseLost(msg, path=str(folder))
     _write(folder, fence)
@@ -80,7 +80,8 @@ def held(folder: Path, fence: Fence | None) -> Iterator[None]:
         lock.close()
 
 
-def _seen(folder: Path) -> Fence | None:
+def seen(folder: Path) -> Fence | None:
+    """Return the highest fence that was seen; None: none."""
     try:
         ordinal, token = (folder / "fence").read_text(encoding="ascii").split()
         return int(ordinal), int(token)
@@ -96,8 +97,8 @@ def _write(folder: Path, fence: Fence) -> None:
 
 def _end_replaced(folder: Path, fence: Fence | None) -> None:
     """End the turn of a holder that was replaced, if it is one."""
-    seen = _seen(folder)
-    if fence is None or seen is None or fence <= seen:
+    known = seen(folder)
+    if fence is None or known is None or fence <= known:
         return
     try:
         pid, started = (folder / "turn").read_text(encoding="ascii").split()

@@ -12,15 +12,23 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 
 from perdure.errors import NotFound, StoreCorrupt
 from perdure.sandbox._disk import make_folder, put_file, sync_names
+from perdure.sandbox._standing import gate
 from perdure.sandbox._tree import Entry, Kind, Tree, pour, read_whole
 
 FORMAT = 1
 """Version of the manifest's layout."""
+
+COLLECTING = "collecting"
+"""Folder that is there while a collection is under way: new snapshots are marked in it."""
+
+TAKEN = "taken"
+"""File in a thread's folder: the newest snapshot that was taken."""
 
 DIGITS = frozenset("0123456789abcdef")
 DIGEST_LENGTH = 64
@@ -89,13 +97,28 @@ class Snapshots:
         """
         content = _encode(tree)
         snapshot = hashlib.sha256(content).hexdigest()
-        path = self._manifest(snapshot)
+        path = self.manifest(snapshot)
         make_folder(path.parent)
         if not path.exists():
             put_file(path, content, staging=staging, fsync=True)
         # Also where it was there: who put it there may have died before this.
         sync_names([path.parent], self._root)
         return snapshot
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Hold the gate: what is there stays, until the gate is let go of."""
+        make_folder(self._root)
+        return gate(self._root, is_shared=True)
+
+    def mark(self, snapshot: str) -> None:
+        """Let a collection that is under way know of a snapshot; for a holder of the gate."""
+        marks = self._root / COLLECTING
+        if marks.is_dir():
+            (marks / snapshot).touch()
+
+    def manifest(self, snapshot: str) -> Path:
+        """Return the file of a snapshot's tree."""
+        return self._manifests / snapshot[:2] / f"{snapshot}.json"
 
     def tree(self, snapshot: str | None) -> Tree:
         """Return the tree of a snapshot; None: the empty tree.
@@ -106,10 +129,10 @@ class Snapshots:
         """
         if snapshot is None:
             return {}
-        if len(snapshot) != DIGEST_LENGTH or not DIGITS.issuperset(snapshot):
+        if not is_snapshot(snapshot):
             msg = f"{snapshot!r} is no snapshot: ids have {DIGEST_LENGTH} hexadecimal digits"
             raise NotFound(msg, snapshot=snapshot)
-        path = self._manifest(snapshot)
+        path = self.manifest(snapshot)
         try:
             content = path.read_bytes()
         except FileNotFoundError as error:
@@ -125,8 +148,10 @@ class Snapshots:
     def _blob(self, digest: str) -> Path:
         return self._blobs / digest[:2] / digest
 
-    def _manifest(self, snapshot: str) -> Path:
-        return self._manifests / snapshot[:2] / f"{snapshot}.json"
+
+def is_snapshot(name: str) -> bool:
+    """Return whether a name is one of a snapshot."""
+    return len(name) == DIGEST_LENGTH and DIGITS.issuperset(name)
 
 
 def _corrupt(path: Path, what: str) -> StoreCorrupt:

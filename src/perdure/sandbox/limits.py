@@ -105,3 +105,53 @@ MEMORY_LOCKED_BYTES_MAX = 1 << 20
 
 KILL_AGAIN_S = 0.02
 """Pause before a launcher that had no room for it is asked again to kill a turn."""
+
+SANDBOX_BYTES_MAX = 16 << 30
+"""Bytes that a sandbox's files take, unless told: a large project with all that it needs."""
+
+SANDBOX_FILES_MAX = 500_000
+"""Files and folders of a sandbox, unless told: the packages of a large project are 200,000."""
+
+MEASURED_DEPTH_MAX = 1_000
+"""Folders within folders that are measured: what is deeper can't be named by most programs."""
+
+ANCHOR_LEVELS = 8
+"""Levels that a folder is opened by at once when it is measured: 2 KB of names."""
+
+WATCH_S = 0.25
+"""Pause between two looks at the free room while a command runs: a fast disk fills 0.5 GB in it."""
+
+WATCH_SHARE = 4
+"""A walk of the changes is followed by a pause of so many times what it took, at least."""
+
+CHANGES_SHARE = 8
+"""Where less than this part of the room is left, and layers above the lowest take as much, they are
+kept as one: what they replaced counts no more."""
+
+LAYER_BYTES_MAX = 1 << 20
+"""Bytes of a layer.json that are read: it takes 500, more where it tells of processes."""
+
+DELETED_AT_ONCE = 500
+"""Files of the tenant removed while nobody may take a snapshot: some milliseconds."""
+
+STANDING_BYTES_MAX = 1 << 20
+"""Bytes of a note about what a sandbox stands on: 400 layers take 12 KB."""
+
+SEARCH_BYTES_MAX = 64 << 30
+"""Bytes of files that are searched after an erasure: an hour on a slow disk."""
+
+GATE_WAIT_S = 30.0
+"""How long the use of layers and their collection wait for each other: both take milliseconds."""
+
+SAMPLE_BYTES = 1 << 14
+"""Bytes of a file of which pieces are looked for after an erasure."""
+
+SAMPLE_FILES = 200
+"""Files of an erased sandbox of which pieces are looked for."""
+
+WATCH_AGE_S = 5.0
+"""After so long what a command takes is walked again, also where the free room says no need."""
+
+TAKEN_MAX = 64
+"""Layers that a thread announces at once: far more than are taken before one of them has a record.
+"""

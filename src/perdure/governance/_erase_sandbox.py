@@ -1,0 +1,179 @@
+"""Files of the sandboxes of threads that are erased: live ones, snapshots, and a search for them.
+
+Order: pieces of the files are noted, then each thread's live files go and a fence is set that keeps
+everybody out who held an erased run, then the snapshots that no other run needs. All of that before
+journals are erased, which say what there was; each step can be repeated, and a collection later
+finds what an interrupted one left.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from perdure.engine import Runtime
+from perdure.errors import DecodeFailed, StoreCorrupt
+from perdure.governance._erase_scope import ErasurePreview, Remaining
+from perdure.governance._needles import Needles
+from perdure.governance._snapshots import Named, begun
+from perdure.ids import TenantId, ThreadId
+from perdure.model import RunRow
+from perdure.sandbox import Kept, LayersCollected, folder_name
+
+
+class SandboxErased(Struct, kw_only=True):
+    """What became of the files of sandboxes.
+
+    Attributes:
+        folder: of the sandboxes.
+        threads: whose live files were there.
+        layers: snapshots (layers) that were removed; garbage of others among them.
+        bytes: that this made free, with the live files.
+        remaining: layers that the threads took and that others need, by id.
+        unknown: layers that nobody needs and that stay, as it is not known who took them.
+        searched: pieces of files and journals that were looked for in the folder.
+        found: how many were found in what should be gone: 0.
+        elsewhere: how many were found in others' files.
+        searched_bytes: how much was read for that.
+    """
+
+    folder: str
+    threads: int = 0
+    layers: int = 0
+    bytes: int = 0
+    remaining: list[str] = []
+    unknown: int = 0
+    searched: int = 0
+    found: int = 0
+    elsewhere: int = 0
+    searched_bytes: int = 0
+
+
+class SandboxErasing:
+    """Erases what sandboxes have of threads."""
+
+    def __init__(
+        self, runtime: Runtime, sandbox: Kept, tenant: TenantId, through: Mapping[str, int]
+    ) -> None:
+        """Have erased nothing yet.
+
+        Args:
+            runtime: an open one.
+            sandbox: where the files are.
+            tenant: whose.
+            through: threads, with the ordinal of the newest run that is erased.
+        """
+        self.done = SandboxErased(folder=str(sandbox.root))
+        self.left: list[str] = []
+        self._engine = runtime.engine
+        self._sandbox = sandbox
+        self._tenant = tenant
+        self._through = through
+        self._needles = Needles([tenant, *through])
+        self._used: set[str] = set()
+
+    async def run(self) -> None:
+        """Erase it, as far as it is there."""
+        if not await asyncio.to_thread(self._sandbox.has_tenant, self._tenant):
+            return
+        probe = self._engine.services.probe
+        threads = list(self._through)
+        for piece in await asyncio.to_thread(self._sandbox.sampled, self._tenant, threads):
+            self._needles.add_text(piece)
+        there = await asyncio.to_thread(self._sandbox.threads, self._tenant)
+        for thread, through in self._through.items():
+            # crash-point: erase.sandbox.before
+            probe("erase.sandbox.before")
+            gone = await asyncio.to_thread(self._sandbox.forget, self._tenant, thread, through)
+            self.done.bytes += gone.bytes
+            self.done.threads += folder_name(thread) in there
+            if gone.is_used:
+                self._used.add(thread)
+        # crash-point: erase.sandbox.forgotten
+        probe("erase.sandbox.forgotten")
+        try:
+            collected = await self._collected()
+        except (DecodeFailed, StoreCorrupt) as error:
+            # What others need is not known: rather too much stays than what is somebody's.
+            self.left.append(
+                f"snapshots of sandboxes in {self._sandbox.root}: {error}; when that is mended: "
+                f"perdure sandbox collect {self._sandbox.root}"
+            )
+            return
+        self.done.layers = collected.layers
+        self.done.bytes += collected.bytes
+        self.done.remaining = collected.remaining
+        self.done.unknown = collected.unknown
+        # crash-point: erase.sandbox.after
+        probe("erase.sandbox.after")
+
+    async def preview(self) -> LayersCollected:
+        """Return what would go; `bytes` with the live files."""
+        if not await asyncio.to_thread(self._sandbox.has_tenant, self._tenant):
+            return LayersCollected(is_dry=True)
+        found = await self._collected(is_dry=True)
+        live = await asyncio.to_thread(self._sandbox.live, self._tenant, list(self._through))
+        found.bytes += live.bytes
+        return found
+
+    def _is_erased(self, row: RunRow) -> bool:
+        return row.ordinal <= self._through.get(row.thread, 0)
+
+    async def _collected(self, *, is_dry: bool = False) -> LayersCollected:
+        about = frozenset(map(folder_name, self._through))
+        async with begun(self._sandbox, self._tenant) as collection:
+            named = await Named.read(self._engine.store, self._tenant, is_left_out=self._is_erased)
+            return await asyncio.to_thread(
+                lambda: collection.finish(
+                    named.snapshots, named.threads, about=about, is_dry=is_dry
+                )
+            )
+
+    async def search(self, pieces: list[bytes]) -> None:
+        """Look for pieces of the files, and of what journals held, in the folder."""
+        if not await asyncio.to_thread(self._sandbox.has_tenant, self._tenant):
+            return
+        wanted = list(dict.fromkeys([*self._needles.pieces, *pieces]))
+        found, elsewhere, count = await asyncio.to_thread(
+            self._sandbox.searched,
+            self._tenant,
+            [thread for thread in self._through if thread not in self._used],
+            wanted,
+        )
+        self.done.searched = len(wanted)
+        self.done.found = len(found)
+        self.done.elsewhere = len(elsewhere)
+        self.done.searched_bytes = count
+
+
+async def preview_files(runtime: Runtime, sandbox: Kept, preview: ErasurePreview) -> None:
+    """Add to a preview what would go of the files of sandboxes, and what would stay."""
+    tenant = TenantId(preview.tenant)
+    through = {}
+    for name in preview.all_threads:
+        row = await runtime.engine.store.read_thread(tenant, ThreadId(name))
+        through[name] = row.last_ordinal if row is not None else 0
+    found = await SandboxErasing(runtime, sandbox, tenant, through).preview()
+    preview.layers, preview.sandbox_bytes = found.layers, found.bytes
+    preview.remains += [_remaining(name) for name in found.remaining]
+
+
+def _remaining(layer: str) -> Remaining:
+    why = (
+        "a layer of files that one of the threads took, and that files or history of another "
+        "thread, or of a run that began later, stand on: it goes with the first collection after "
+        "that needs it no more"
+    )
+    return Remaining("sandbox_layer", layer, why)
+
+
+def files_left(done: SandboxErased) -> list[Remaining]:
+    """Return what an erasure left of the files of sandboxes."""
+    found = [_remaining(name) for name in done.remaining]
+    if done.unknown:
+        why = (
+            f"{done.unknown} layers in this folder that nothing needs, and of which it is not "
+            "known who took them: by an older Perdure, by hand, or for another store"
+        )
+        found.append(Remaining("sandbox", done.folder, why))
+    return found

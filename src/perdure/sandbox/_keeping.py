@@ -1,0 +1,189 @@
+"""What of sandboxes is kept: the part of a backend that retention and erasure use.
+
+Nothing here executes anything, or needs the host to be able to: who prunes may have fewer rights
+than who works, as long as the files are within reach.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from perdure.clock import Probe
+from perdure.sandbox._blob_collecting import BlobCollection
+from perdure.sandbox._collecting import GOING, LayerCollection, LayersCollected, alone, folders_in
+from perdure.sandbox._disk import disk_errors
+from perdure.sandbox._forgetting import KEPT, Forgotten, forget
+from perdure.sandbox._layers import is_id
+from perdure.sandbox._made import read
+from perdure.sandbox._measure import Usage, measure
+from perdure.sandbox._names import folder_name
+from perdure.sandbox._search import sample, search
+from perdure.sandbox.limits import SEARCH_BYTES_MAX
+
+
+class Collection(Protocol):
+    """A collection under way: what is there was listed; journals are read, then it is finished."""
+
+    def finish(
+        self,
+        named: Iterable[str],
+        threads: set[str],
+        *,
+        about: frozenset[str] = frozenset(),
+        is_dry: bool = False,
+    ) -> LayersCollected:
+        """Remove what is not needed; see `LayerCollection.finish`."""
+        ...
+
+
+class Kept(Protocol):
+    """A backend whose snapshots can be collected, and whose threads can be erased."""
+
+    @property
+    def root(self) -> Path:
+        """The folder of the backend."""
+        ...
+
+    def has_tenant(self, tenant: str) -> bool:
+        """Return whether a tenant has sandboxes here."""
+        ...
+
+    def collection(self, tenant: str) -> AbstractContextManager[Collection]:
+        """Begin a collection of a tenant that has sandboxes."""
+        ...
+
+    def threads(self, tenant: str) -> set[str]:
+        """Return the folders of threads that have something here."""
+        ...
+
+    def live(self, tenant: str, threads: Iterable[str]) -> Usage:
+        """Return the room that the live files of threads take."""
+        ...
+
+    def forget(self, tenant: str, thread: str, through: int) -> Forgotten:
+        """Remove the live files of a thread for good."""
+        ...
+
+    def sampled(self, tenant: str, threads: Iterable[str]) -> list[bytes]:
+        """Return the beginnings of some files of threads."""
+        ...
+
+    def searched(
+        self, tenant: str, threads: Iterable[str], pieces: Sequence[bytes]
+    ) -> tuple[set[bytes], set[bytes], int]:
+        """Return which pieces are where they must not be, which in others' files; bytes read."""
+        ...
+
+
+class _Keeping:
+    """What both backends have in common."""
+
+    def __init__(self, root: Path, probe: Probe) -> None:
+        self.root = root
+        self.probe = probe
+
+    def folder(self, tenant: str) -> Path:
+        """Return a tenant's folder."""
+        raise NotImplementedError
+
+    def has_tenant(self, tenant: str) -> bool:
+        """Return whether a tenant has sandboxes here."""
+        return (self.folder(tenant) / "threads").is_dir()
+
+    def threads(self, tenant: str) -> set[str]:
+        """Return the folders of threads that have something here, not only a lock and a fence."""
+        found = set()
+        for folder in folders_in(self.folder(tenant) / "threads"):
+            if any(path.name not in KEPT for path in folder.iterdir()):
+                found.add(folder.name)
+        return found
+
+    def live(self, tenant: str, threads: Iterable[str]) -> Usage:
+        """Return the room that the live files of threads take."""
+        folder = self.folder(tenant) / "threads"
+        return measure([folder / folder_name(thread) for thread in threads])
+
+    def forget(self, tenant: str, thread: str, through: int) -> Forgotten:
+        """Remove the live files of a thread for good; see `forget`."""
+        return forget(self.folder(tenant) / "threads" / folder_name(thread), through)
+
+    def taken_by(self, tenant: str, threads: Iterable[str]) -> list[Path]:
+        """Return the folders of what threads took, as far as that is written down."""
+        raise NotImplementedError
+
+    def sampled(self, tenant: str, threads: Iterable[str]) -> list[bytes]:
+        """Return the beginnings of some files of threads."""
+        names = [folder_name(thread) for thread in threads]
+        live = [self.folder(tenant) / "threads" / name for name in names]
+        return sample([*live, *self.taken_by(tenant, names)])
+
+    def searched(
+        self, tenant: str, threads: Iterable[str], pieces: Sequence[bytes]
+    ) -> tuple[set[bytes], set[bytes], int]:
+        """Return which pieces are where they must not be, which in others' files; bytes read.
+
+        Where they must not be: in folders of the threads, in what is being removed, in snapshots
+        that the threads took and nobody needs. What somebody needs counts as another's.
+        """
+        folder = self.folder(tenant)
+        mine = [folder / "threads" / folder_name(thread) for thread in threads]
+        mine.append(folder / GOING)
+        found, count = search(mine, pieces, bytes_max=SEARCH_BYTES_MAX)
+        taken = {*mine}
+        others = [path for path in folders_in(folder / "threads") if path not in taken]
+        others += [folder / name for name in ("layers", "blobs", "manifests")]
+        left = [piece for piece in pieces if piece not in found]
+        elsewhere, more = search(others, left, bytes_max=max(1, SEARCH_BYTES_MAX - count))
+        return found, elsewhere, count + more
+
+
+class LayersKept(_Keeping):
+    """Those of `IsolatedSandboxes`."""
+
+    def folder(self, tenant: str) -> Path:
+        """Return a tenant's folder."""
+        return self.root / "tenants" / folder_name(tenant)
+
+    @contextmanager
+    def collection(self, tenant: str) -> Iterator[Collection]:
+        """Begin a collection of a tenant that has sandboxes."""
+        folder = self.folder(tenant)
+        with alone(folder):
+            with disk_errors("collect the layers of", folder):
+                begun = LayerCollection(self.root, folder, self.probe)
+            yield begun
+
+    def taken_by(self, tenant: str, threads: Iterable[str]) -> list[Path]:
+        """Return the folders of what threads took, as far as that is written down."""
+        names = {*threads}
+        found = []
+        for path in folders_in(self.folder(tenant) / "layers"):
+            try:
+                if is_id(path.name) and read(path / "layer.json").thread in names:
+                    found.append(path)
+            except (OSError, ValueError):
+                continue
+        return found
+
+
+class DirectoriesKept(_Keeping):
+    """Those of `DirectorySandboxes`."""
+
+    def folder(self, tenant: str) -> Path:
+        """Return a tenant's folder."""
+        return self.root / folder_name(tenant)
+
+    @contextmanager
+    def collection(self, tenant: str) -> Iterator[Collection]:
+        """Begin a collection of a tenant that has sandboxes."""
+        folder = self.folder(tenant)
+        with alone(folder):
+            with disk_errors("collect the snapshots of", folder):
+                begun = BlobCollection(folder, self.probe)
+            yield begun
+
+    def taken_by(self, tenant: str, threads: Iterable[str]) -> list[Path]:
+        """Return nothing: a snapshot does not say who took it."""
+        del tenant, threads
+        return []
