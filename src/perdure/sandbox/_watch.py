@@ -10,6 +10,7 @@ it took, so that it costs a small part of one processor.
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from perdure.clock import Clock
@@ -49,6 +50,10 @@ class Watch:
             self.full.cancel()
 
     async def _look(self) -> None:
+        with suppress(OSError):  # what can't be looked at is refused when a snapshot is taken
+            await self._look_again()
+
+    async def _look_again(self) -> None:
         known: Usage | None = None
         free = self._free()
         walked_s = pause_s = 0.0
