@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine
+from perdure.errors import SandboxUnstoppable
 from perdure.sandbox import IsolatedSandbox, IsolatedSandboxes
 
 BWRAP = [
@@ -51,6 +53,40 @@ async def changed_then(
     return found
 
 
+async def prepared_then(
+    sandbox: IsolatedSandbox, act: Callable[[], Awaitable[Any]], count: int
+) -> list[float]:
+    """Return how long `act` took when the next tree was there, as after a model's answer, in ms."""
+    found = []
+    for _ in range(count):
+        while sandbox._next.tree is None:  # noqa: ASYNC110, SLF001  # it is built by a task
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)  # what it took of the machine is over
+        found += await timed(act, 1)
+    return found
+
+
+async def living(folder: Path, count: int) -> dict[str, list[float]]:
+    """Return the times of a sandbox in which something is alive."""
+    backend = IsolatedSandboxes(folder, live=True)
+    found: dict[str, list[float]] = {}
+    try:
+        sandbox = backend.open("bench", "t")
+        await sandbox.run("for n in 1 2 3; do sleep 1000 & done")
+        found["live tree: true"] = await timed(lambda: sandbox.run(["/bin/true"]), count)
+        found["live tree: python3 -I -S -c pass"] = await timed(
+            lambda: sandbox.run(["/usr/bin/python3", "-I", "-S", "-c", "pass"]), count
+        )
+        found["live tree: checkpoint, 1 file"] = await changed_then(sandbox, sandbox.take, count)
+        await sandbox.run("for n in $(seq 1000); do echo $n > f$n; done")
+        found["live tree: checkpoint, 1,000 files"] = await timed(sandbox.take, count)
+    except SandboxUnstoppable:
+        return found
+    finally:
+        backend.close()
+    return found
+
+
 async def measure(folder: Path, count: int) -> dict[str, list[float]]:
     """Return the times of everything, by what was done."""
     backend = IsolatedSandboxes(folder)
@@ -65,6 +101,16 @@ async def measure(folder: Path, count: int) -> dict[str, list[float]]:
         )
         if shutil.which("bwrap"):
             found["bwrap --unshare-all true"] = await timed(in_bwrap, count)
+        for what, command in (
+            ("true", ["/bin/true"]),
+            ("a shell that writes a file", "echo 1 > f"),
+            ("python3 -I -S -c pass", ["/usr/bin/python3", "-I", "-S", "-c", "pass"]),
+        ):
+            found[f"tree in advance: {what}"] = await prepared_then(
+                sandbox, partial(sandbox.run, command), count
+            )
+            if shutil.which("bwrap"):
+                found[f"bwrap beside it ({what})"] = await prepared_then(sandbox, in_bwrap, count)
         await sandbox.take()
         found["snapshot of an empty turn"] = await timed(sandbox.take, count)
         found["changes of an empty turn"] = await timed(sandbox.changes, count)
@@ -91,7 +137,7 @@ async def measure(folder: Path, count: int) -> dict[str, list[float]]:
         found["fork"] = await timed(lambda: forked(backend, snapshot), count)
     finally:
         backend.close()
-    return found
+    return found | await living(folder / "live", count)
 
 
 async def in_bwrap() -> None:

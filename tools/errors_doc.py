@@ -103,6 +103,10 @@ NEXT: dict[type[PerdureError], str] = {
         "Start a worker with `--sandbox FOLDER` (of the run's files, if it has any), then `perdure "
         "resolve RUN_ID --retry --by NAME`."
     ),
+    errors.SandboxUnstoppable: (
+        "Run the worker as root, or delegate a control group to its user (systemd: "
+        "`Delegate=yes`); or leave `live=True` out: then nothing lives between commands."
+    ),
     errors.SandboxFull: (
         "Remove something in the sandbox, go back to a snapshot, or open the sandboxes with a "
         "larger `bytes_max` or `files_max`, as the message says."

@@ -10,6 +10,7 @@ compared with the undisturbed agent at the same turn: a complete copy, as a dige
 - chat: the journal alone is kept, as agents do that keep their messages: the sandbox begins empty.
 - files: the files are restored, services are not.
 - full: what Perdure does.
+- live: the same, in sandboxes whose processes live between commands.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from perdure import END, START, Context, Graph, Runtime, append, effect
 from perdure.sandbox import IsolatedSandboxes, Limits
 from tests.sandbox.workload import seen
 
-POLICIES = ("chat", "files", "full")
+POLICIES = ("chat", "files", "full", "live")
 PORT = 8123
 GET = (
     "import urllib.request as u\n"
@@ -147,14 +148,15 @@ class Forgetful:
                 await sandbox.stop_service("web")
             is_new = False
 
-        if self.policy != "full":
-            sandbox.restore = less
+        if self.policy in {"chat", "files"}:
+            sandbox.resume = less
         return sandbox
 
 
 async def work(folder: Path, policy: str, run_id: str) -> None:
     """Execute the run to its end."""
-    backend = Forgetful(IsolatedSandboxes(folder / "boxes"), policy)
+    inner = IsolatedSandboxes(folder / "boxes", live=policy == "live")
+    backend = Forgetful(inner, policy)
     url = f"sqlite:///{folder / 'p.db'}"
     async with Runtime.open(url, graphs=[graph()], sandbox=backend) as runtime:
         run = await runtime.get(run_id)
@@ -242,7 +244,8 @@ def main() -> None:
             policies=given.policies,
         )
     print(json.dumps(found))  # noqa: T201  # the answer of a command
-    if "full" in given.policies and found["full"]["equal"] != given.turns:
+    whole = [policy for policy in given.policies if policy in {"full", "live"}]
+    if any(found[policy]["equal"] != given.turns for policy in whole):
         sys.exit(1)
 
 

@@ -32,6 +32,17 @@ def test_all_of_it_is_there_after_each_kill(tmp_path, record_property):
     assert found["chat"]["equal"] < 25, "else the comparison shows nothing"
 
 
+def test_all_of_it_is_there_where_processes_live_on(tmp_path, record_property):
+    """What is compared is an agent in whose sandbox nothing lives between commands."""
+    able(tmp_path / "able")
+    folder = tmp_path / "w"
+    folder.mkdir()
+    found = recovery.compare(folder, count=15, kills=3, seed=12, policies=["live"])
+    record_property("figure", f"recovery: {found}")
+    assert found["live"]["equal"] == 15
+    assert found["live"]["kills"] >= 1
+
+
 def test_turns_are_the_same_again():
     assert recovery.turns(50, 3) == recovery.turns(50, 3)
     assert len({*recovery.turns(300, 1)}) > 150

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "collect.": "tests/fault/test_retention.py",
     "fork.pinned": "tests/fault/test_retention.py",
     "sandbox.freeze.": "tests/fault/test_isolated_crash.py",
+    "sandbox.keep.": "tests/fault/test_live_crash.py",
     "sandbox.rollback.": "tests/fault/test_isolated_crash.py",
     "sandbox.collect.": "tests/fault/test_collect_crash.py",
     "prune.layers.": "tests/fault/test_collect_crash.py",

@@ -75,22 +75,22 @@ async def test_a_command_that_is_cancelled_before_it_begins_leaves_no_lock(backe
     monkeypatch.setattr("perdure.sandbox._disk.LOCK_WAIT_S", 2.0)
     sandbox = backend.open("acme", "t")
     await sandbox.run("true")
-    hold = sandbox._hold
+    hold = sandbox._ground.hold
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def slow():
+    def slow(scratch=""):
         loop.call_soon_threadsafe(begun.set)
-        return hold()
+        return hold(scratch)
 
     for _ in range(20):
         begun.clear()
-        monkeypatch.setattr(sandbox, "_hold", slow)
+        monkeypatch.setattr(sandbox._ground, "hold", slow)
         task = asyncio.create_task(sandbox.run("true"))
         await begun.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    monkeypatch.setattr(sandbox, "_hold", hold)
+    monkeypatch.setattr(sandbox._ground, "hold", hold)
     assert (await backend.open("acme", "t").run("echo on")).output == "on\n"
 
 

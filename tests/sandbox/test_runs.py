@@ -53,6 +53,58 @@ async def test_a_thread_a_fork_and_a_rollback_have_their_files(is_able, tmp_path
         assert state.results[-1] == "a\na\nb\n"
 
 
+COUNTER = (
+    "import time\nn = 0\nwhile True:\n n += 1\n open('count', 'w').write(str(n))\n time.sleep(0.01)"
+)
+ALIVE = "grep -al ^/usr/bin/python3.counter /proc/[0-9]*/cmdline | wc -l"
+MOVES = f'a=$(cat count); until [ "$(cat count)" != "$a" ]; do :; done; {ALIVE}'
+
+
+@effect(kind="contained")
+async def told(command: str, *, sandbox) -> str:
+    await sandbox.write("/workspace/counter.py", COUNTER.encode())
+    ran = await sandbox.run(command)
+    return f"{ran.output.strip()} lost: {' '.join(ran.lost)}".strip()
+
+
+async def test_what_a_node_left_running_goes_on_for_the_run_and_ends_with_it(is_able, tmp_path):
+    graph = Graph(State, name="living")
+    commands = [
+        "/usr/bin/python3 counter.py & until [ -s count ]; do :; done",
+        MOVES,
+        MOVES,
+    ]
+
+    @graph.node
+    async def begin(state: State, ctx: Context) -> dict:
+        if state.results:
+            return {"results": [await ctx.call(told, ALIVE)]}
+        return {"results": [await ctx.call(told, commands[0])]}
+
+    graph.edge(START, begin)
+    before = "begin"
+    for n, command in enumerate(commands[1:]):
+
+        @graph.node(name=f"n{n}")
+        async def node(state: State, ctx: Context, command: str = command) -> dict:
+            if len(state.results) > len(commands):
+                return {}
+            return {"results": [await ctx.call(told, command)]}
+
+        graph.edge(before, f"n{n}")
+        before = f"n{n}"
+    backend = IsolatedSandboxes(tmp_path / "boxes", live=True)
+    url = f"sqlite:///{tmp_path / 'p.db'}"
+    async with Runtime.open(url, graphs=[graph], sandbox=backend) as runtime:
+        state = await (await runtime.start(graph, {}, thread="t")).result(timeout=100)
+        assert state.results == ["lost:", "1 lost:", "1 lost:"]
+        state = await (await runtime.start(graph, {}, thread="t")).result(timeout=100)
+        said = state.results[3]
+        assert said.startswith("0 lost:")
+        assert "counter.py" in said
+        assert "is not running any more" in said
+
+
 WORKER = textwrap.dedent("""
     import asyncio, sys
     from perdure import Runtime

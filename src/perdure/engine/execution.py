@@ -131,6 +131,8 @@ class Execution:
         except asyncio.CancelledError:
             if self.stop_reason != LOST:
                 raise
+        finally:
+            await self.sandbox_use.close()
 
     async def _supervise(self) -> None:
         failure: Failure | None = self._given_up()

@@ -61,7 +61,7 @@ class RunSandbox:
             return  # what the steps before it left
         # Whatever no snapshot holds was left by an execution that did not end.
         try:
-            await self.open().restore(self._run.state.snapshot)
+            await self.open().resume(self._run.state.snapshot)
         except NotFound as error:
             self._run.park(self._missing(f"its sandboxes are not those of this run: {error}"))
 
@@ -130,3 +130,8 @@ class RunSandbox:
             self.is_spoilt = bool(self._untaken)
             self._owner = None
             self._gate.release()
+
+    async def close(self) -> None:
+        """End what is alive in the sandbox: this worker holds the run no more."""
+        if self._sandbox is not None:
+            await self._sandbox.close()

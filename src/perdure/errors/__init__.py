@@ -29,6 +29,7 @@ now, whether trying again can help, and the next command. The tree:
     +-- LeaseLost                 another holder owns the run; nothing was written
     +-- ReplayDiverged            a node asked for something else than its record says
     +-- SandboxMissing            a worker has no sandbox, or not the one of the run
+    +-- SandboxUnstoppable        processes of a sandbox can't be stopped together
     +-- SandboxFull               a sandbox takes more room than it may
     +-- VersionMismatch           nobody executes the run's version, or the other one does not fit
     +-- MigrationFailed           what a run stored can't be brought to another graph version
@@ -93,6 +94,7 @@ from perdure.errors._tree import (
     RunFinal,
     SandboxFull,
     SandboxMissing,
+    SandboxUnstoppable,
     SealBroken,
     SettingInvalid,
     StartKeyReused,
@@ -155,6 +157,7 @@ __all__ = [
     "RunFinal",
     "SandboxFull",
     "SandboxMissing",
+    "SandboxUnstoppable",
     "SealBroken",
     "SettingInvalid",
     "StartKeyReused",

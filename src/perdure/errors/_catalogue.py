@@ -68,6 +68,7 @@ CATALOGUE: dict[type[tree.PerdureError], CatalogueEntry] = {
     tree.VersionMismatch: _entry("PD502", 409, 12, 0),
     tree.MigrationFailed: _entry("PD503", 409, 12, 0),
     tree.SandboxMissing: _entry("PD504", 409, 12, 0),
+    tree.SandboxUnstoppable: _entry("PD505", 409, 12, 0),
     tree.SandboxFull: _entry("PD506", 507, 45, 0),
     tree.StoreError: _entry("PD600", 503, 30, 1),
     tree.StoreUnavailable: _entry("PD601", 503, 30, 1),

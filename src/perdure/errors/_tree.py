@@ -191,6 +191,13 @@ class SandboxMissing(PerdureError):
     """A worker has no sandbox, or not the one that a run's files are in; nothing was executed."""
 
 
+class SandboxUnstoppable(PerdureError):
+    """Processes of a sandbox can't be stopped together, so that they can't live between commands.
+
+    There is no control group to do it by, or one of them is where it can't be stopped.
+    """
+
+
 class SandboxFull(PerdureError):
     """A sandbox takes more room than it may; no snapshot was taken, its files are as they were."""
 

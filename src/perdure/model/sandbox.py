@@ -38,8 +38,11 @@ class Ran(Struct, frozen=True, kw_only=True):
         output, errors: what it printed, decoded as UTF-8 with replacements, up to the limit.
         is_cut: whether it printed more than was kept.
         killed_by: deadline, flood, memory, disk (it took more room than there is); empty: nobody.
-        left: command lines of what was alive when it ended. All of it was killed.
-        services: those of the sandbox, started for this command.
+        left: command lines of what was alive when it ended. All of it was killed, unless the
+            sandbox is live: then all of it goes on, also what earlier commands left.
+        lost: in words, what was alive when the snapshot was taken that the files are of, or was
+            left by an earlier command, and is not alive any more. It is said once.
+        services: those of the sandbox, started for this command or up since before.
         contacts: what it reached outside, or tried to.
     """
 
@@ -49,6 +52,7 @@ class Ran(Struct, frozen=True, kw_only=True):
     is_cut: bool = False
     killed_by: str = ""
     left: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     contacts: tuple[Contact, ...] = ()
     services: tuple[ServiceState, ...] = ()
 

@@ -4,12 +4,15 @@ from perdure.model.sandbox import Change, Changes, Contact, Package, Ran, Servic
 from perdure.sandbox._collecting import LayersCollected
 from perdure.sandbox._commands import IsolatedSandbox
 from perdure.sandbox._directory import DirectorySandbox, DirectorySandboxes
+from perdure.sandbox._images import Images
 from perdure.sandbox._isolated import IsolatedSandboxes
 from perdure.sandbox._keeping import Collection, Kept
 from perdure.sandbox._made import Made
 from perdure.sandbox._names import folder_name
 from perdure.sandbox._network import Network
+from perdure.sandbox._processes import Process
 from perdure.sandbox._story import Snapshot, ThreadFiles, history_of, threads_in
+from perdure.sandbox._trees import Tree
 from perdure.sandbox._turns import Capabilities, Limits
 
 __all__ = [
@@ -20,6 +23,7 @@ __all__ = [
     "Contact",
     "DirectorySandbox",
     "DirectorySandboxes",
+    "Images",
     "IsolatedSandbox",
     "IsolatedSandboxes",
     "Kept",
@@ -28,10 +32,12 @@ __all__ = [
     "Made",
     "Network",
     "Package",
+    "Process",
     "Ran",
     "ServiceState",
     "Snapshot",
     "ThreadFiles",
+    "Tree",
     "folder_name",
     "history_of",
     "threads_in",

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from perdure.clock import IdSource
+from perdure.sandbox._cells import Cell
 
 MOUNT = Path("/sys/fs/cgroup")
 PREFIX = "perdure-"
@@ -20,28 +21,35 @@ PERIOD_US = 100_000
 
 
 class Group(Struct, frozen=True):
-    """The folders of a turn's group: one, or one in each hierarchy of version 1."""
+    """The folders of a tree's group: one, or one in each hierarchy of version 1.
+
+    Attributes:
+        folders: with limits.
+        cell: where processes can be frozen, of a tree that stays.
+    """
 
     folders: tuple[Path, ...]
+    cell: Cell | None = None
 
     @property
     def entrances(self) -> list[str]:
         """Files that a process writes its id to, to be in the group with all that it starts."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
-    def ran_out_of_memory(self) -> bool:
-        """Return whether the kernel killed a process of it for its memory."""
+    def memory_kills(self) -> int:
+        """Return how many processes of it the kernel killed for its memory."""
         for folder in self.folders:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError):
                     words = (folder / name).read_text(encoding="ascii").split()
                     counts = dict(zip(words[::2], words[1::2], strict=False))
-                    if int(counts.get("oom_kill", 0)) > 0:
-                        return True
-        return False
+                    return int(counts.get("oom_kill", 0))
+        return 0
 
     def remove(self) -> None:
         """Remove the group; its processes have ended."""
+        if self.cell is not None:
+            self.cell.remove()
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -54,11 +62,24 @@ class Cgroups:
         """Make groups with names from ids; remove what a killed process left."""
         self._ids = ids
         self.version, self._parents = _found()
+        self._cells = _found_cells()
         for parent in self._parents:
             _remove_left(parent)
+        if self._cells is not None:
+            _remove_cells(*self._cells)
 
-    def make(self, *, memory_bytes: int, processes: int, cores: float) -> Group:
-        """Return a new group with these limits; without a folder, where none can be made."""
+    @property
+    def can_freeze(self) -> bool:
+        """Whether the processes of a tree can be stopped together."""
+        return self._cells is not None
+
+    def make(
+        self, *, memory_bytes: int, processes: int, cores: float, is_staying: bool = False
+    ) -> Group:
+        """Return a new group with these limits; without a folder, where none can be made.
+
+        `is_staying`: with a cell; one that runs out of memory loses one process then, not all.
+        """
         name = self._ids.new(f"{PREFIX}{os.getpid()}", 0)
         folders = []
         for parent in self._parents:
@@ -69,7 +90,7 @@ class Cgroups:
             settings = {
                 "memory.max": memory_bytes,
                 "memory.limit_in_bytes": memory_bytes,
-                "memory.oom.group": 1,
+                "memory.oom.group": int(not is_staying),
                 "memory.swap.max": 0,
                 "pids.max": processes,
                 "cpu.max": f"{quota} {PERIOD_US}",
@@ -78,7 +99,12 @@ class Cgroups:
             for file, value in settings.items():
                 if (folder / file).exists():
                     (folder / file).write_text(str(value), encoding="ascii")
-        return Group(tuple(folders))
+        cell = None
+        if is_staying and self._cells is not None:
+            version, parent = self._cells
+            cell = Cell(parent / name / "live", version)
+            cell.make()
+        return Group(tuple(folders), cell)
 
 
 def _found() -> tuple[int, list[Path]]:
@@ -98,6 +124,27 @@ def _found() -> tuple[int, list[Path]]:
         if folder.is_dir() and os.access(folder, os.W_OK):
             found.append(folder)
     return (1 if found else 0), found
+
+
+def _found_cells() -> tuple[int, Path] | None:
+    """Return the version, and the folder to make groups in whose processes can be stopped."""
+    own = _memberships()
+    for mount in (MOUNT, MOUNT / "unified"):
+        if "" in own and (mount / "cgroup.controllers").exists():
+            parent = mount / own[""]
+            parent = parent.parent if parent != mount else parent
+            if os.access(parent, os.W_OK):
+                return 2, parent
+    folder = MOUNT / "freezer" / own.get("freezer", "none")
+    return (1, folder) if folder.is_dir() and os.access(folder, os.W_OK) else None
+
+
+def _remove_cells(version: int, parent: Path) -> None:
+    """Let go, and remove, what is left of trees whose worker is gone."""
+    for folder in parent.glob(f"{PREFIX}*/live"):
+        pid = folder.parent.name.removeprefix(PREFIX).partition("_")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            Cell(folder, version).remove()
 
 
 def _remove_left(parent: Path) -> None:

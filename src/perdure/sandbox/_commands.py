@@ -2,20 +2,24 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from perdure.clock import Services
+from msgspec import structs
+
 from perdure.errors import NotFound, UsageError
 from perdure.model.sandbox import Changes, Ran, ServiceState
-from perdure.sandbox._changes import changes_of
 from perdure.sandbox._disk import disk_errors
-from perdure.sandbox._launching import Ended
-from perdure.sandbox._layers import BASE, Layers, clear, part_name
-from perdure.sandbox._lock import Fence, Lock, held, hold
-from perdure.sandbox._measure import Usage
+from perdure.sandbox._ground import Ground
+from perdure.sandbox._launching import Ended, Order
+from perdure.sandbox._layers import BASE
+from perdure.sandbox._live import Live
+from perdure.sandbox._lock import Lock
+from perdure.sandbox._prepared import Prepared, bounds_of
+from perdure.sandbox._processes import Process
+from perdure.sandbox._states import Keeper, States
 from perdure.sandbox._story import Snapshot, snapshot_of
+from perdure.sandbox._trees import Tree
 from perdure.sandbox._turns import (
     HOME,
     Limits,
@@ -23,7 +27,6 @@ from perdure.sandbox._turns import (
     check,
     text_of,
 )
-from perdure.sandbox._watch import Watch
 from perdure.sandbox.inside.services import MANIFEST, MANIFEST_BYTES_MAX, SERVICES_MAX
 from perdure.sandbox.limits import (
     NAME_CHARACTERS_MAX,
@@ -32,52 +35,43 @@ from perdure.sandbox.limits import (
 )
 
 
-class Backend(Protocol):
+class Backend(Keeper, Protocol):
     """What a sandbox needs of those that it is one of."""
 
     limits: Limits
-    services: Services
-    parts: list[tuple[str, str]]
+    is_live: bool
 
-    async def turn(
-        self,
-        sandbox: "IsolatedSandbox",
-        *,
-        act: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cwd: str,
-        given: bytes,
-        limits: Limits,
-        lock: Lock,
-    ) -> tuple[Ended, bool]:
-        """Execute a turn; return how it ended, and whether it ran out of memory.
+    async def execute(self, tree: Tree, order: Order, lock: Lock | None) -> Ended:
+        """Execute a command in a tree; the lock is handed over."""
+        ...
 
-        The lock is handed to the turn: it is free again when the turn has ended.
-        """
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a command."""
         ...
 
 
 class IsolatedSandbox:
     """The files of one thread, and commands that run over them, one at a time."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        folder: Path,
-        layers: Layers,
-        *,
-        ids: tuple[int, int],
-        fence: Fence | None,
-    ) -> None:
-        """Use the folder."""
-        self._fence = fence
+    def __init__(self, backend: Backend, ground: Ground) -> None:
+        """Use what the ground names."""
         self._backend = backend
-        self._folder = folder
-        self._layers = layers
-        self._ids = ids
+        self._ground = ground
         self._gate = asyncio.Lock()
-        self._left = Usage()
+        self._limits = backend.limits
+        self._next = Prepared(backend, ground, self._gate, is_staying=backend.is_live)
+        self._live = Live(backend)
+        self._states = States(backend, ground, self._next, self._live)
+        self._is_new = True
+
+    async def close(self) -> None:
+        """End what is alive in it or waits; the files stay as they are. Idempotent."""
+        async with self._gate:
+            self._next.stop()
+            await self._next.drop()
+            known = self._live.known
+            if await self._live.end():
+                self._live.lose(known)
 
     # -- what agents do ----------------------------------------------------------------------------
 
@@ -90,7 +84,7 @@ class IsolatedSandbox:
         given: bytes = b"",
         limits: Limits | None = None,
     ) -> Ran:
-        """Run a command to its end; whatever it leaves running is killed and named.
+        """Run a command to its end; whatever it leaves running is named, and killed but if live.
 
         Args:
             command: a line for the shell, or a program and its arguments.
@@ -110,7 +104,7 @@ class IsolatedSandbox:
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         limits = limits or self._backend.limits
         ended, is_out = await self._turn("run", argv, env or {}, cwd, given, limits)
-        return as_ran(ended, is_out)
+        return as_ran(ended, is_out_of_memory=is_out, lost=self._live.tell())
 
     async def read(self, path: str, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bytes:
         """Return a file's content.
@@ -119,7 +113,7 @@ class IsolatedSandbox:
             NotFound: there is no such file, or it can't be read; says why.
             UsageError: it is longer than bytes_max.
         """
-        limits = Limits(output_bytes=bytes_max)
+        limits = structs.replace(self._backend.limits, output_bytes=bytes_max)
         ended, _ = await self._turn("read", [path], {}, HOME, b"", limits)
         if ended.code != 0:
             raise NotFound(text_of(ended.errors).strip() or f"{path}: can't be read", path=path)
@@ -206,6 +200,8 @@ class IsolatedSandbox:
         kept = [each for each in before if each["name"] != name]
         if len(kept) < len(before):
             await self._put_services(kept)
+            if self._backend.is_live:
+                await self._turn("run", ["/bin/true"], {}, HOME, b"", self._backend.limits)
         return len(kept) < len(before)
 
     async def services(self) -> list[dict[str, Any]]:
@@ -227,13 +223,14 @@ class IsolatedSandbox:
         """Return what changed since a snapshot that the files stand on.
 
         Args:
-            since: a snapshot; None: the newest that was taken or restored.
+            since: a snapshot; None: the newest that was taken or restored. In a live sandbox, in
+                which something has been alive since, that is the one that its tree was built on.
 
         Raises:
             UsageError: the files don't stand on that snapshot: restore it, or ask another thread's.
         """
         async with self._gate:
-            return await asyncio.to_thread(self._changes, since)
+            return await self._states.changes(since)
 
     async def snapshot(self, snapshot: str | None = None) -> Snapshot | None:
         """Return when a snapshot was taken, what it stands on, and what it was made with.
@@ -251,29 +248,16 @@ class IsolatedSandbox:
         return await asyncio.to_thread(self._snapshot, snapshot)
 
     def _snapshot(self, snapshot: str | None) -> Snapshot | None:
-        with disk_errors("look at", self._folder):
-            name = snapshot or self._layers.head(self._folder)
-            return None if name == BASE else snapshot_of(self._layers, name)
+        with disk_errors("look at", self._ground.folder):
+            name = snapshot or self._ground.layers.head(self._ground.folder)
+            return None if name == BASE else snapshot_of(self._ground.layers, name)
 
-    def _changes(self, since: str | None) -> Changes:
-        with disk_errors("look at", self._folder), held(self._folder, self._fence):
-            chain = self._layers.chain(self._layers.head(self._folder), is_whole=True)
-            since = since or self._layers.head(self._folder)
-            if since != BASE and since not in chain:
-                msg = (
-                    f"the files don't stand on snapshot {since!r}, or what is below it was "
-                    "collected; nothing was looked at"
-                )
-                raise UsageError(msg, snapshot=since)
-            count = len(chain) if since == BASE else chain.index(since)
-            self._make_ready()
-            top = self._layers.top(self._folder)
-            parts = []
-            for at, base in self._backend.parts:
-                folders = [self._layers.folder(name, at) for name in chain]
-                uppers = [str(top / part_name(at)), *folders[:count]]
-                parts.append((at, uppers, [*folders[count:], base]))
-            return changes_of(parts)
+    def lost(self) -> tuple[Process, ...]:
+        """Return what was alive, in the snapshot that was restored or later, and is not any more.
+
+        Services are not among it: they are started again.
+        """
+        return self._live.lost
 
     async def _turn(  # noqa: PLR0917  # what a turn is
         self,
@@ -284,89 +268,90 @@ class IsolatedSandbox:
         given: bytes,
         limits: Limits,
     ) -> tuple[Ended, bool]:
+        """Execute a command; return how it ended, and whether it ran out of memory."""
         check(argv, env, given)
+        if self._backend.is_live and bounds_of(limits) != bounds_of(self._backend.limits):
+            msg = (
+                "a live sandbox has the limits of its backend for memory, processes, cores and "
+                "files; of one command, only deadline_s and output_bytes. Nothing was executed"
+            )
+            raise UsageError(msg)
+        variables = self._backend.variables(env)
+        order = Order(
+            spec={"act": act, "argv": list(argv), "env": variables, "cwd": cwd},
+            given=given,
+            keep_bytes=limits.output_bytes,
+            deadline_s=limits.deadline_s,
+        )
         async with self._gate:
-            lock = await self._held()
+            self._next.stop()
+            if self._is_new:
+                self._states.begin()
+                self._is_new = False
+            if self._backend.is_live:
+                return await self._in_live_tree(order, limits)
+            tree, lock = await self._tree_and_lock(limits)
             try:
-                return await self._backend.turn(
-                    self,
-                    act=act,
-                    argv=argv,
-                    env=env,
-                    cwd=cwd,
-                    given=given,
-                    limits=limits,
-                    lock=lock,
-                )
+                ended = await self._executed(tree, order, lock)
             finally:
                 lock.close()
+            self._limits = limits
+            self._next.soon(limits)
+            return ended, tree.memory_kills > 0
 
-    async def _held(self) -> Lock:
-        """Return the lock; cancelled, it is let go of as soon as it is there."""
-        holding = asyncio.ensure_future(asyncio.to_thread(self._hold))
+    async def _tree_and_lock(self, limits: Limits) -> tuple[Tree, Lock]:
+        """Return a tree that has executed nothing, and the lock that it is to have."""
+        claimed = self._next.claimed(limits)
+        if claimed is not None:
+            return claimed
+        await self._next.drop()
+        lock = await self._ground.held()
         try:
-            return await asyncio.shield(holding)
-        except asyncio.CancelledError:
-            holding.add_done_callback(_let_go)
-            raise
-
-    def _hold(self) -> Lock:
-        """Return the lock of this sandbox, with all made ready."""
-        with disk_errors("use", self._folder):
-            lock = hold(self._folder, self._fence)
-            try:
-                self._make_ready()
-            except BaseException:
-                lock.close()
-                raise
-            return lock
-
-    def _make_ready(self) -> None:
-        clear(self._folder)
-        self._layers.top(self._folder)
-        self._left = self._layers.left(self._folder)
-        self._layers.begin_use(self._folder)
-
-    def watch(self) -> Watch:
-        """Begin to look at how much room the turn takes that is about to begin."""
-        folder, layers = self._folder, self._layers
-        clock = self._backend.services.clock
-        return Watch(folder, self._left, lambda stop: layers.usage_of_top(folder, stop), clock)
-
-    def spec(self, parts: Sequence[tuple[str, str]], shown: Sequence[tuple[str, str]]) -> Any:
-        """Return where the root of a turn comes from; for a holder of the lock."""
-        chain = self._layers.chain(self._layers.head(self._folder))
-        top = self._layers.top(self._folder)
-        work = self._folder / "work"
-        described = []
-        for at, base in parts:
-            scratch = work / part_name(at)
-            scratch.mkdir(mode=0o700)
-            described.append(
-                {
-                    "at": at,
-                    "base": base,
-                    "layers": [self._layers.folder(name, at) for name in chain],
-                    "upper": str(top / part_name(at)),
-                    "work": str(scratch),
-                }
+            tree = await self._backend.build(
+                self._ground, limits, lock, is_staying=self._backend.is_live
             )
-        root = work / "mount"
-        root.mkdir(mode=0o700)
-        return {
-            "parts": described,
-            "binds": [[source, target] for target, source in shown],
-            "staging": str(root),
-            "note": str(self._folder / "turn"),
-            "range": list(self._ids),
-        }
+        except BaseException:
+            lock.close()
+            raise
+        return tree, lock
+
+    async def _executed(self, tree: Tree, order: Order, lock: Lock | None) -> Ended:
+        """Execute a command, and look meanwhile at how much room it takes."""
+        watch = self._ground.watch()
+        try:
+            order = structs.replace(order, full=watch.full)
+            return await self._backend.execute(tree, order, lock)
+        finally:
+            watch.end()
+
+    async def _in_live_tree(self, order: Order, limits: Limits) -> tuple[Ended, bool]:
+        tree, lock = self._live.tree, None
+        if tree is None:
+            tree, lock = await self._tree_and_lock(limits)
+            self._live.enter(tree)
+        try:
+            if lock is not None:
+                await self._states.revive(tree)
+            kills = tree.group.memory_kills()
+            with self._live.command(tree) as (groups, stop):
+                order = structs.replace(order, is_last=False, groups=groups, stop=stop)
+                ended = await self._executed(tree, order, lock)
+            self._live.ended(tree, ended)
+            return ended, max(tree.group.memory_kills(), tree.memory_kills) > kills
+        finally:
+            if lock is not None:
+                lock.close()
+            if not tree.has_lock:
+                await self._live.end()  # it was never begun
 
     # -- what the engine does ----------------------------------------------------------------------
 
     async def take(self) -> str:
         """Keep the files as they are now; return the snapshot's id.
 
-        Where nothing changed since the last snapshot it is that one.
+        Where nothing changed since the last snapshot it is that one. What is alive in a live
+        sandbox is stopped meanwhile, and noted in the snapshot; where that can't be done it is
+        ended, and `lost` names it.
 
         Raises:
             UsageError: it stands on too many layers; no snapshot was taken.
@@ -377,19 +362,16 @@ class IsolatedSandbox:
             taken still.
         """
         async with self._gate:
-            return await asyncio.to_thread(self._take)
-
-    def _take(self) -> str:
-        services = self._backend.services
-        with disk_errors("take a snapshot of", self._folder), held(self._folder, self._fence):
-            clear(self._folder)
-            if not self._layers.is_changed(self._folder):
-                return self._layers.head(self._folder)
-            name = services.ids.new("l", services.clock.now_us())
-            return self._layers.freeze(self._folder, name, services.probe)
+            self._next.stop()
+            taken = await self._states.take()
+            self._prepare()
+            return taken
 
     async def restore(self, snapshot: str | None) -> None:
         """Make the files what they were at the snapshot (None: the base's).
+
+        Whatever is alive is ended. Of what was alive when the snapshot was taken, services are
+        started again with the next command, and the rest is named by it and by `lost`.
 
         Raises:
             NotFound: there is no such snapshot; the files are as they were.
@@ -400,23 +382,25 @@ class IsolatedSandbox:
 
         Durability: none needed: it can be done again. Idempotent: yes. Cancel-safe: yes.
         """
+        await self._go_back(snapshot, self._states.restore)
+
+    async def resume(self, snapshot: str | None) -> None:
+        """Go on from a snapshot.
+
+        As `restore`, but that a live sandbox of which this is the newest snapshot, and in which no
+        command was begun since, goes on as it is, with what is alive in it.
+        """
+        await self._go_back(snapshot, self._states.resume)
+
+    async def _go_back(
+        self, snapshot: str | None, act: Callable[[str | None], Awaitable[None]]
+    ) -> None:
         async with self._gate:
-            await asyncio.to_thread(self._restore, snapshot)
+            self._next.stop()
+            await act(snapshot)
+            self._is_new = False
+            self._prepare()
 
-    def _restore(self, snapshot: str | None) -> None:
-        wanted = snapshot or BASE
-        with disk_errors("restore", self._folder), held(self._folder, self._fence):
-            clear(self._folder)
-            with self._layers.kept():
-                self._layers.chain(wanted)
-                self._layers.drop_top(self._folder)
-                # crash-point: sandbox.rollback.dropped
-                self._backend.services.probe("sandbox.rollback.dropped")
-                if self._layers.head(self._folder) != wanted:
-                    self._layers.stand(self._folder, wanted)
-                self._layers.end_use(self._folder)
-
-
-def _let_go(holding: "asyncio.Future[Lock]") -> None:
-    if not holding.cancelled() and holding.exception() is None:
-        holding.result().close()
+    def _prepare(self) -> None:
+        if self._live.tree is None:
+            self._next.soon(self._limits)

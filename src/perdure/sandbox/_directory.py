@@ -162,6 +162,13 @@ class DirectorySandbox:
 
         await asyncio.to_thread(self._locked, "restore", work)
 
+    async def resume(self, snapshot: str | None) -> None:
+        """Go on from a snapshot: here the same as `restore`, as nothing lives in a plain folder."""
+        await self.restore(snapshot)
+
+    async def close(self) -> None:
+        """Do nothing: nothing lives in a plain folder."""
+
     def _locked(self, act: str, work: Callable[[], Result]) -> Result:
         with disk_errors(act, self._folder), held(self._folder, self._fence):
             clear_staging(self._staging)

@@ -163,7 +163,21 @@ def acquire(path: Path, on_wait: Callable[[], None] | None = None) -> int:
         raise
     if not is_held:
         os.close(descriptor)
-        raise _busy(path)
+        raise busy(path)
+    return descriptor
+
+
+def acquire_now(path: Path) -> int:
+    """Return a descriptor that holds the lock file; -1: somebody else holds it now."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        is_held = _try_lock(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if not is_held:
+        os.close(descriptor)
+        return -1
     return descriptor
 
 
@@ -180,7 +194,8 @@ def _wait_for_lock(descriptor: int, on_wait: Callable[[], None] | None) -> bool:
     return True
 
 
-def _busy(path: Path) -> StoreLocked:
+def busy(path: Path) -> StoreLocked:
+    """Return the error of a lock file that somebody else has held for too long."""
     msg = (
         f"another process has been at work on the sandbox {path.parent} for {LOCK_WAIT_S:g} s; "
         f"nothing was changed. See who: fuser -v {path}"

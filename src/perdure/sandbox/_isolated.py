@@ -2,30 +2,33 @@
 
 Every command is a turn: a fresh process tree that sees the base, the thread's layers and nothing
 else of the host, and of which nothing is alive afterwards. So a snapshot is the renaming of a
-folder, and a rollback forgets one.
+folder, and a rollback forgets one. The next tree is built in advance, see `_prepared`.
 """
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from perdure.clock import Services, system_services
-from perdure.errors import UsageError
+from perdure.errors import SandboxUnstoppable, UsageError
 from perdure.sandbox._cgroups import Cgroups
 from perdure.sandbox._commands import IsolatedSandbox
 from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
+from perdure.sandbox._ground import Ground
+from perdure.sandbox._images import Images
 from perdure.sandbox._keeping import LayersKept
-from perdure.sandbox._launching import Ended, Launcher, SetUpFailed
+from perdure.sandbox._launching import Ended, Launcher, NotBegun, Order, SetUpFailed
 from perdure.sandbox._layers import Layers
 from perdure.sandbox._lock import Fence, Lock
 from perdure.sandbox._made import made_here
 from perdure.sandbox._names import folder_name
 from perdure.sandbox._network import PORT, Network, WayOut
+from perdure.sandbox._prepared import Prepared
 from perdure.sandbox._room import checked_room
 from perdure.sandbox._skeleton import make_skeleton, parts_of_host
 from perdure.sandbox._standing import User
+from perdure.sandbox._trees import Tree
 from perdure.sandbox._turns import (
     HOME,
     Capabilities,
@@ -35,6 +38,8 @@ from perdure.sandbox._turns import (
 )
 from perdure.sandbox.inside import landlock
 from perdure.sandbox.limits import (
+    PREPARED,
+    PREPARED_MAX,
     RANGE_FIRST,
     RANGE_IDS,
     RANGES_MAX,
@@ -71,6 +76,9 @@ class IsolatedSandboxes(LayersKept):
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         network: Network | None = None,
+        prepared: int = PREPARED,
+        live: bool = False,
+        images: Images | None = None,
         bytes_max: int = SANDBOX_BYTES_MAX,
         files_max: int = SANDBOX_FILES_MAX,
         services: Services | None = None,
@@ -83,13 +91,21 @@ class IsolatedSandboxes(LayersKept):
             env: environment of every command, beside PATH, HOME and LANG.
             limits: of every turn, unless a call says otherwise.
             network: which hosts commands may reach; None: none.
+            prepared: how many sandboxes may have their next process tree built in advance; 0: none.
+            live: processes that a command leaves go on until the sandbox is restored or closed.
+            images: keeps the memory of such processes with snapshots; None: it is lost.
             bytes_max: what a sandbox may take on the disk; a command that takes more is killed.
             files_max: the same in files and folders.
             services: clock, identifiers and crash points.
 
         Raises:
-            UsageError: this platform has no namespaces; says what there is instead.
+            UsageError: this platform has no namespaces, says what there is instead; or a number
+                is out of range.
+            SandboxUnstoppable: processes are to live on, and here is no group to stop them by.
         """
+        if not 0 <= prepared <= PREPARED_MAX:
+            msg = f"prepared is {prepared}: it can be from 0 to {PREPARED_MAX}"
+            raise UsageError(msg)
         if os.uname().sysname != "Linux":
             msg = (
                 f"isolated sandboxes need Linux, this is {os.uname().sysname}. For tools that you "
@@ -105,13 +121,28 @@ class IsolatedSandboxes(LayersKept):
         self._is_root = os.geteuid() == 0
         self._launcher = Launcher()
         self._cgroups = Cgroups(self.services.ids)
+        self.prepared = prepared
+        self.is_live = live
+        self.images = images
+        if live and not self._cgroups.can_freeze:
+            msg = (
+                "processes can't live between commands here: there is no control group that this "
+                "process may make groups in, so that nothing could stop them for a snapshot. Run "
+                "the worker as root, or delegate a group to its user, as systemd does with "
+                "Delegate=yes; or leave live=True out"
+            )
+            raise SandboxUnstoppable(msg)
+        self.closings = 0
+        self._waiting: list[Prepared] = []
         self.room = checked_room(bytes_max, files_max)
         self._user = User(self.root, self.services.ids.new("u", self.services.clock.now_us()))
         self.parts: list[tuple[str, str]] = []
 
     def close(self) -> None:
-        """Kill what is running, and the process that starts it. Idempotent."""
+        """Kill what is running or waits, and the process that starts it. Idempotent."""
+        self.closings += 1
         self._launcher.close()
+        self._waiting.clear()
         self._user.end()
 
     def open(self, tenant: str, thread: str, *, fence: Fence | None = None) -> IsolatedSandbox:
@@ -140,7 +171,8 @@ class IsolatedSandboxes(LayersKept):
             )
             folder = tenant_folder / "threads" / folder_name(thread)
             make_folder(folder)
-            return IsolatedSandbox(self, folder, layers, ids=ids, fence=fence)
+            ground = Ground(folder, layers, self.services, ids=ids, fence=fence)
+            return IsolatedSandbox(self, ground)
 
     async def capabilities(self) -> Capabilities:
         """Return what isolates here, after having executed something in it.
@@ -193,51 +225,71 @@ class IsolatedSandboxes(LayersKept):
                 put_file(ranges, json.dumps(known).encode(), staging=staging, fsync=True)
         return RANGE_FIRST + known[tenant] * RANGE_IDS, RANGE_IDS
 
-    # -- turns -------------------------------------------------------------------------------------
+    # -- trees -------------------------------------------------------------------------------------
 
-    async def turn(
-        self,
-        sandbox: IsolatedSandbox,
-        *,
-        act: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cwd: str,
-        given: bytes,
-        limits: Limits,
-        lock: Lock,
-    ) -> tuple[Ended, bool]:
-        """Execute a turn; return how it ended, and whether it ran out of memory."""
+    async def build(
+        self, ground: Ground, limits: Limits, lock: Lock, *, is_staying: bool = False
+    ) -> Tree:
+        """Ask for a tree; return when that was sent. For the sandboxes of this backend.
+
+        Args:
+            ground: what it stands on; its lock is held.
+            limits: that it has.
+            lock: of which the tree holds a copy while it is built.
+            is_staying: whether it goes on after a command, with the lock that the first brings.
+
+        Raises:
+            StoreUnavailable: the launcher can't be started.
+        """
+        scratch, spec = ground.spec(self.parts, list(self._show.items()))
         group = self._cgroups.make(
-            memory_bytes=limits.memory_bytes, processes=limits.processes, cores=limits.cores
+            memory_bytes=limits.memory_bytes,
+            processes=limits.processes,
+            cores=limits.cores,
+            is_staying=is_staying,
         )
-        watch = sandbox.watch()
+        spec |= {"scratch": scratch, "is_staying": is_staying, "landlock": True}
+        spec |= {"cgroups": group.entrances, "rlimits": rlimits(limits, group)}
+        spec["port"] = 0 if self.network is None else PORT
+        spec["options"] = OVERLAY if self._is_root else {**OVERLAY, "userxattr": ""}
+        way_out = None if self.network is None else WayOut(self.network)
+        return await self._launcher.build(spec, group, lock, way_out=way_out)
+
+    async def end(self, tree: Tree) -> None:
+        """Kill a tree; return when no process of it is alive."""
+        await self._launcher.end(tree)
+
+    async def lend(self, tree: Tree) -> Lock | None:
+        """Return a copy of the lock that a tree has which stays; None: it is over."""
+        return await self._launcher.lend(tree)
+
+    def waits(self, prepared: Prepared) -> None:
+        """Count a tree that waits; the one that has waited longest may be ended for it."""
+        self._waiting = [each for each in self._waiting if each.tree and each is not prepared]
+        self._waiting.append(prepared)
+        while len(self._waiting) > self.prepared:
+            tree = self._waiting.pop(0).tree
+            if tree is not None:
+                self._launcher.kill(tree)
+
+    async def execute(self, tree: Tree, order: Order, lock: Lock | None) -> Ended:
+        """Execute a command in a tree; the lock is handed over.
+
+        Raises:
+            UsageError: the sandbox could not be built, or has no room; nothing was executed.
+        """
         try:
-            spec = sandbox.spec(self.parts, list(self._show.items()))
-            spec |= {"act": act, "argv": list(argv), "cwd": cwd, **self._settings(env)}
-            spec |= {"cgroups": group.entrances, "rlimits": rlimits(limits, group)}
-            ended = await self._launcher.turn(
-                spec,
-                lock,
-                given=given,
-                keep_bytes=limits.output_bytes,
-                deadline_s=limits.deadline_s,
-                way_out=None if self.network is None else WayOut(self.network),
-                full=watch.full,
-            )
-            return ended, group.ran_out_of_memory()
+            return await self._launcher.execute(tree, order, lock)
         except SetUpFailed as error:
             raise refused(str(error)) from error
-        finally:
-            watch.end()
-            group.remove()
+        except NotBegun as error:
+            msg = (
+                f"the command can't be started: {error}; nothing was executed. What is alive in "
+                "the sandbox has all the processes that limits= allow; sandbox.restore() ends it"
+            )
+            raise UsageError(msg) from error
 
-    def _settings(self, env: Mapping[str, str]) -> dict[str, Any]:
-        """Return what every turn of this backend has in its spec."""
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a command."""
         variables = {} if self.network is None else self.network.variables
-        return {
-            "env": {**self._env, **variables, **env},
-            "port": 0 if self.network is None else PORT,
-            "landlock": True,
-            "options": OVERLAY if self._is_root else {**OVERLAY, "userxattr": ""},
-        }
+        return {**self._env, **variables, **env}

@@ -1,8 +1,7 @@
-"""The worker's end of the launcher: starts it, asks it for turns, reads what they print.
+"""The worker's end of the launcher: starts it, asks it for trees and for commands in them.
 
-Output is read as it comes and kept up to a limit; what is above is counted and thrown away, so that
-a flood neither fills the memory nor stops what prints it, until a second limit at which it is
-killed. Deadlines are kept here, outside of what could ignore them.
+Output is read as it comes, see `_reading`. Deadlines are kept here, outside of what could ignore
+them. What is asked for is bounded by packets, so what may be long travels as a file in memory.
 """
 
 import asyncio
@@ -11,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,12 @@ from msgspec import Struct
 
 from perdure.errors import StoreUnavailable
 from perdure.model.sandbox import Contact
+from perdure.sandbox._cgroups import Group
 from perdure.sandbox._lock import Lock
 from perdure.sandbox._network import WayOut
-from perdure.sandbox.limits import (
-    FLOOD_BYTES_MAX,
-    KILL_AGAIN_S,
-    LAUNCHER_STOP_S,
-    READ_BYTES,
-)
+from perdure.sandbox._reading import Reading
+from perdure.sandbox._trees import Answer, Tree
+from perdure.sandbox.limits import KILL_AGAIN_S, LAUNCHER_STOP_S
 
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from inside.launcher import main; main()"
 _PACKET_BYTES_MAX = 1 << 17
@@ -55,8 +53,37 @@ class Ended(Struct, frozen=True, kw_only=True):
     cause: str = ""
 
 
+class Order(Struct, frozen=True, kw_only=True):
+    """A command that a tree is to execute.
+
+    Attributes:
+        spec: `act` (run, read, write), `argv`, `env`, `cwd`.
+        given: standard input.
+        keep_bytes: how much of the output is kept, and as much of the errors.
+        deadline_s: seconds after which it is killed.
+        is_last: whether the tree ends with it.
+        groups: descriptors to be handed over, that the command's process, and those of services,
+            write to to be in their groups.
+        stop: kills it and all that it started; None: the tree is killed.
+        full: it is killed when this is done: it takes too much room.
+    """
+
+    spec: dict[str, Any]
+    given: bytes
+    keep_bytes: int
+    deadline_s: float
+    is_last: bool = True
+    groups: tuple[int, ...] = ()
+    stop: Callable[[], None] | None = None
+    full: asyncio.Future[None] | None = None
+
+
 class SetUpFailed(Exception):
     """The sandbox could not be built; nothing was executed. For the callers in this room."""
+
+
+class NotBegun(Exception):
+    """The tree had no room for the command; nothing was executed. For the callers in this room."""
 
 
 class Launcher:
@@ -67,13 +94,11 @@ class Launcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._ways_out: dict[int, WayOut] = {}
-        self._serving: set[asyncio.Task[None]] = set()
+        self._trees: dict[int, Tree] = {}
         self._count = 0
 
     def close(self) -> None:
-        """Kill every turn and the launcher. Idempotent; a later turn starts a new one."""
+        """Kill every tree and the launcher. Idempotent; a later request starts a new one."""
         channel, process, loop = self._channel, self._process, self._loop
         self._channel = self._process = self._loop = None
         if channel is not None and loop is not None:
@@ -86,13 +111,9 @@ class Launcher:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._fail_all("the launcher of sandboxes ended")
-
-    def _fail_all(self, why: str) -> None:
-        answers, self._answers = self._answers, {}
-        for answer in answers.values():
-            if not answer.done():
-                answer.set_result({"died": why})
+        trees, self._trees = self._trees, {}
+        for tree in trees.values():
+            tree.end("the launcher of sandboxes ended")
 
     def _open(self) -> socket.socket:
         loop = asyncio.get_running_loop()
@@ -131,118 +152,146 @@ class Launcher:
         if not packet:
             self.close()
             return
-        answer = json.loads(packet)
-        if handed:
-            self._listen(answer["id"], socket.socket(fileno=handed[0]))
+        message = json.loads(packet)
+        tree = self._trees.get(message["tree"])
+        if tree is None:
+            for fd in handed:
+                os.close(fd)
             return
-        waiting = self._answers.get(answer["id"])
-        if waiting is not None and "pid" not in answer and not waiting.done():
-            waiting.set_result(answer)
+        tree.told(message, handed)
+        if tree.over.done():
+            del self._trees[tree.number]
 
-    def _listen(self, name: int, listening: socket.socket) -> None:
-        way_out = self._ways_out.get(name)
-        if way_out is None:
-            listening.close()
-            return
-        task = asyncio.ensure_future(way_out.serve(listening))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+    # -- trees -------------------------------------------------------------------------------------
 
-    # -- turns -------------------------------------------------------------------------------------
-
-    async def turn(
-        self,
-        spec: dict[str, Any],
-        lock: Lock,
-        *,
-        given: bytes,
-        keep_bytes: int,
-        deadline_s: float,
-        way_out: WayOut | None = None,
-        full: asyncio.Future[None] | None = None,
-    ) -> Ended:
-        """Execute a turn to its end.
+    async def build(
+        self, spec: dict[str, Any], group: Group, lock: Lock, *, way_out: WayOut | None = None
+    ) -> Tree:
+        """Ask for a tree; return when that was sent.
 
         Args:
             spec: see `inside.launcher`.
-            lock: of the sandbox; handed over.
-            given: standard input.
-            keep_bytes: how much of the output is kept, and as much of the errors.
-            deadline_s: seconds after which it is killed.
-            way_out: answers at the socket that a turn with a `port` opens.
-            full: it is killed when this is done: it takes too much room.
+            group: that it is in; removed at its end, or if this raises.
+            lock: of the sandbox, of which it holds a copy while its root is built.
+            way_out: answers at the socket that a tree with a `port` opens.
+
+        Raises:
+            StoreUnavailable: the launcher can't be started, or hears nothing.
+        """
+        try:
+            channel = self._opened()
+            self._count += 1
+            tree = Tree(self._count, spec, group, way_out)
+            self._trees[tree.number] = tree
+            told = _in_memory(_encoded(spec))
+            try:
+                request = {"id": tree.number, "tree": True}
+                await self._send(channel, request, [told, lock.descriptor])
+            finally:
+                os.close(told)
+        except BaseException:
+            group.remove()
+            raise
+        return tree
+
+    def kill(self, tree: Tree) -> None:
+        """Have a tree killed; `tree.over` is done when it is."""
+        tree.is_killed = True
+        if not tree.over.done():
+            self._ask_for_the_end(tree.number)
+
+    async def end(self, tree: Tree) -> None:
+        """Kill a tree; return when no process of it is alive, and its groups are gone."""
+        self.kill(tree)
+        await _first([tree.over], LAUNCHER_STOP_S)
+        if not tree.over.done():
+            self.close()  # it was stopped, or hangs: all its trees end with it
+
+    async def lend(self, tree: Tree) -> Lock | None:
+        """Return a copy of the lock that a tree has which stays; None: it is over."""
+        await _first([tree.ready, tree.over], LAUNCHER_STOP_S)
+        tree.lent = asyncio.get_running_loop().create_future()
+        if not (tree.is_alive and tree.has_lock and tree.order({"do": "lend"}, [])):
+            return None
+        await _first([tree.lent, tree.over], LAUNCHER_STOP_S)
+        return tree.lent.result() if tree.lent.done() and not tree.lent.cancelled() else None
+
+    async def execute(self, tree: Tree, order: Order, lock: Lock | None) -> Ended:
+        """Execute a command in a tree, to its end.
+
+        Args:
+            tree: where; it may still be being built.
+            order: what.
+            lock: of the sandbox; handed over. None: the tree has it.
 
         Raises:
             SetUpFailed: the sandbox could not be built; nothing was executed.
-            StoreUnavailable: the launcher can't be started, or it died: says whether the command
-                may have been executed.
+            NotBegun: there is no room for a process in the tree; nothing was executed.
+            StoreUnavailable: the launcher died: says whether the command may have been executed.
 
-        Cancel-safe: yes; the turn is killed.
+        Cancel-safe: yes; the command is killed.
         """
-        channel = self._opened()
         self._count += 1
-        name = self._count
-        answer = asyncio.get_running_loop().create_future()
-        self._answers[name] = answer
-        if way_out is not None:
-            self._ways_out[name] = way_out
-        output, errors = _Reading(keep_bytes), _Reading(keep_bytes)
+        number = self._count
+        answer = tree.answers[number] = Answer()
+        until_s = asyncio.get_running_loop().time() + order.deadline_s
+        done = tree.over if order.is_last else answer.given
+        output, errors = Reading(order.keep_bytes), Reading(order.keep_bytes)
+        cause = ""
         try:
-            await self._send(channel, name, spec, [given, output, errors, lock])
-            cause = await self._until_ended(name, answer, [output, errors], deadline_s, full)
-            said = answer.result()
-            if way_out is not None:
-                await way_out.close()
+            if not tree.ready.done():
+                await _first([tree.ready], order.deadline_s)
+            if tree.ready.done() and not tree.over.done():
+                tree.serve()
+                _hand_over(tree, number, order, [output, errors], lock)
+            cause = await self._until_ended(tree, order, done, [output, errors], until_s)
+            if order.is_last and tree.way_out is not None:
+                await tree.way_out.close()
         finally:
-            if way_out is not None:
-                way_out.shut()
-            if not answer.done():
-                self._kill(name)
-            self._answers.pop(name, None)
-            self._ways_out.pop(name, None)
-            output.close()
-            errors.close()
-        if "died" in said:
-            msg = f"{said['died']}; the command may have been executed, in part or to its end"
-            raise StoreUnavailable(msg)
-        if "failed" in said:
-            raise SetUpFailed(said["failed"])
-        return Ended(
-            code=None if cause else said.get("code"),
-            output=bytes(output.kept),
-            errors=bytes(errors.kept),
-            output_bytes=output.count,
-            errors_bytes=errors.count,
-            left=tuple((pid, line) for pid, line in said.get("left", ())),
-            contacts=() if way_out is None else tuple(way_out.contacts),
-            services=tuple((name, why) for name, why in said.get("services", ())),
-            cause=cause,
-        )
+            if not done.done():
+                self._stop(tree, order)
+            del tree.answers[number]
+            for each in (output, errors):
+                each.catch_up()
+                if order.is_last or not answer.given.done():
+                    each.close()
+                elif not each.ended.done():
+                    each.forget()
+                    tree.keep_open(each)
+        return _ended(tree, answer.said, cause, output, errors)
 
     async def _until_ended(
         self,
-        name: int,
-        answer: asyncio.Future[dict[str, Any]],
-        readings: "list[_Reading]",
-        deadline_s: float,
-        full: asyncio.Future[None] | None,
+        tree: Tree,
+        order: Order,
+        done: "asyncio.Future[None]",
+        readings: list[Reading],
+        until_s: float,
     ) -> str:
-        """Return when a turn ended and all it printed was read; say why it had to be killed."""
+        """Return when a command ended and all it printed was read; say why it was killed."""
         cause = ""
         floods = [each.flooded for each in readings]
-        fulls = [] if full is None else [full]
-        await _first([answer, *floods, *fulls], deadline_s)
-        if not answer.done():
+        left_s = until_s - asyncio.get_running_loop().time()
+        fulls = [] if order.full is None else [order.full]
+        await _first([done, *floods, *fulls], max(left_s, 0.0))
+        if not done.done():
             cause = "flood" if any(each.done() for each in floods) else "deadline"
             cause = "disk" if any(each.done() for each in fulls) else cause
-            self._kill(name)
-            await _first([answer], LAUNCHER_STOP_S)
-        if not answer.done():
-            self.close()  # it was stopped, or hangs: all its turns end with it
-        await answer
-        for each in readings:
-            await each.ended
+            self._stop(tree, order)
+            await _first([done], LAUNCHER_STOP_S)
+        if not done.done():
+            await self.end(tree)
+        await done
+        if order.is_last:
+            for each in readings:
+                await each.wait()
         return cause
+
+    def _stop(self, tree: Tree, order: Order) -> None:
+        if order.stop is None:
+            self.kill(tree)
+        else:
+            order.stop()
 
     def _opened(self) -> socket.socket:
         try:
@@ -252,46 +301,81 @@ class Launcher:
             raise StoreUnavailable(msg) from error
 
     async def _send(
-        self, channel: socket.socket, name: int, spec: dict[str, Any], streams: list[Any]
+        self, channel: socket.socket, request: dict[str, Any], descriptors: Sequence[int]
     ) -> None:
-        given, output, errors, lock = streams
-        handed: list[int] = []
+        packet = json.dumps(request).encode()
         try:
-            handed.append(_in_memory(given))
-            handed += [output.open(), errors.open()]
-            # Not in the packet, which would bound the layers and variables of a turn.
-            told = _in_memory(json.dumps(spec).encode("utf-8", "surrogateescape"))
-            handed.append(told)
-            packet = json.dumps({"id": name}).encode()
-            sent = [*handed[:3], lock.descriptor, told]
-            while not _is_sent(channel, packet, sent):
+            while not _is_sent(channel, packet, descriptors):
                 await _writable(channel)
         except OSError as error:
             self.close()
             msg = f"the launcher of sandboxes doesn't answer: {error}; nothing was executed"
             raise StoreUnavailable(msg) from error
-        finally:
-            lock.close()
-            for fd in handed:
-                os.close(fd)
 
-    def _kill(self, name: int) -> None:
-        """Ask for the end of a turn, as soon as there is room for it."""
+    def _ask_for_the_end(self, number: int) -> None:
+        """Ask for the end of a tree, as soon as there is room for it."""
         channel = self._channel
-        packet = json.dumps({"id": name, "kill": True}).encode()
+        packet = json.dumps({"id": number, "kill": True}).encode()
         try:
             if channel is not None and not _is_sent(channel, packet, []):
-                asyncio.get_running_loop().call_later(KILL_AGAIN_S, self._kill, name)
+                loop = asyncio.get_running_loop()
+                loop.call_later(KILL_AGAIN_S, self._ask_for_the_end, number)
         except OSError:
-            return  # it has ended, and its turns with it
+            return  # it has ended, and its trees with it
+
+
+def _hand_over(
+    tree: Tree, number: int, order: Order, readings: list[Reading], lock: Lock | None
+) -> None:
+    """Give a command to a tree; if nobody hears it, the tree's end tells so."""
+    handed: list[int] = []
+    try:
+        handed.append(_in_memory(order.given))
+        handed += [each.open() for each in readings]
+        handed.append(_in_memory(_encoded(order.spec)))
+        locks = [] if lock is None else [lock.descriptor]
+        request = {"do": number, "is_locked": bool(locks)}
+        if tree.order(request, [*handed, *order.groups, *locks]) and locks:
+            tree.has_lock = True
+    finally:
+        if lock is not None:
+            lock.close()
+        for fd in handed:
+            os.close(fd)
+
+
+def _ended(tree: Tree, said: dict[str, Any], cause: str, output: Reading, errors: Reading) -> Ended:
+    if "code" not in said and tree.died:
+        msg = f"{tree.died}; the command may have been executed, in part or to its end"
+        raise StoreUnavailable(msg)
+    if "refused" in said:
+        raise NotBegun(said["refused"])
+    if tree.failed:
+        raise SetUpFailed(tree.failed)
+    return Ended(
+        code=None if cause else said.get("code"),
+        output=bytes(output.kept),
+        errors=bytes(errors.kept),
+        output_bytes=output.count,
+        errors_bytes=errors.count,
+        left=tuple((pid, line) for pid, line in said.get("left", ())),
+        contacts=() if tree.way_out is None else tree.way_out.taken(),
+        services=tuple((name, why) for name, why in said.get("services", ())),
+        cause=cause,
+    )
+
+
+def _encoded(spec: dict[str, Any]) -> bytes:
+    return json.dumps(spec).encode("utf-8", "surrogateescape")
 
 
 def _in_memory(content: bytes) -> int:
     """Return a descriptor of a file in memory with this content, at its beginning."""
     source = os.memfd_create("perdure", os.MFD_CLOEXEC)
     try:
-        with open(source, "wb", closefd=False) as file:  # it has no path
-            file.write(content)
+        view = memoryview(content)
+        while view:
+            view = view[os.write(source, view) :]
         os.lseek(source, 0, os.SEEK_SET)
     except BaseException:
         os.close(source)
@@ -299,7 +383,7 @@ def _in_memory(content: bytes) -> int:
     return source
 
 
-def _is_sent(channel: socket.socket, packet: bytes, descriptors: list[int]) -> bool:
+def _is_sent(channel: socket.socket, packet: bytes, descriptors: Sequence[int]) -> bool:
     """Send a packet; return False if there is no room for it now."""
     try:
         socket.send_fds(channel, [packet], descriptors)
@@ -328,48 +412,3 @@ async def _writable(channel: socket.socket) -> None:
 
 async def _first(futures: list[asyncio.Future[Any]], deadline_s: float) -> None:
     await asyncio.wait(futures, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
-
-
-class _Reading:
-    """Reads one stream to its end, and keeps the beginning."""
-
-    def __init__(self, keep_bytes: int) -> None:
-        """Keep this many bytes."""
-        loop = asyncio.get_running_loop()
-        self._keep_bytes = keep_bytes
-        self._fd = -1
-        self.kept = bytearray()
-        self.count = 0
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self.flooded: asyncio.Future[None] = loop.create_future()
-
-    def open(self) -> int:
-        """Return the end to write to, which the caller closes."""
-        self._fd, write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._fd, False)  # the standard library's signature
-        asyncio.get_running_loop().add_reader(self._fd, self._read)
-        return write
-
-    def _read(self) -> None:
-        try:
-            chunk = os.read(self._fd, READ_BYTES)
-        except BlockingIOError:
-            return
-        if not chunk:
-            self.close()
-            return
-        self.count += len(chunk)
-        room = self._keep_bytes - len(self.kept)
-        if room > 0:
-            self.kept += chunk[:room]
-        if self.count > FLOOD_BYTES_MAX and not self.flooded.done():
-            self.flooded.set_result(None)
-
-    def close(self) -> None:
-        """Stop reading. Idempotent."""
-        if self._fd >= 0:
-            asyncio.get_running_loop().remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-        if not self.ended.done():
-            self.ended.set_result(None)

@@ -3,6 +3,7 @@
 Layout under a tenant's folder:
 
     layers/<id>/layer.json     written before the layer has its name; never changed
+               images          of processes that were alive, where somebody keeps them
                <part>          the changes to a part of the base: an overlay's upper folder
                squashed/<part> what this layer and all below it come to, where the chain is long
     threads/<thread>/head      id of the layer that the thread stands on; not there: the base
@@ -25,22 +26,27 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from perdure.clock import Probe
 from perdure.errors import NotFound, StoreCorrupt, UsageError
+from perdure.sandbox._copying import copy_tree
 from perdure.sandbox._disk import (
-    clear_staging,
     make_folder,
     put_file,
     remove_folder,
     sync_names,
 )
-from perdure.sandbox._made import FILES, FORMAT, Layer, Made, check_fits, encode, read
+from perdure.sandbox._made import ALIVE, FILES, FORMAT, Layer, Made, check_fits, encode, read
 from perdure.sandbox._measure import Usage, measure
+from perdure.sandbox._processes import Process
 from perdure.sandbox._room import Room, full
 from perdure.sandbox._squash import squash
 from perdure.sandbox._standing import STANDING, gate, note_standing
 from perdure.sandbox.limits import CHAIN_MAX, CHANGES_SHARE, HISTORY_MAX, SQUASH_AT, TAKEN_MAX
+
+IMAGES = "images"
+"""Folder in a layer's: images of processes, see `_images`."""
 
 SQUASHED = "squashed"
 """Folder in a layer's: what it and all below it come to."""
@@ -96,6 +102,7 @@ class Layers:
         self.room = room
         self._user = user
         self._now_us = now_us
+        self.part_names = [part_name(at) for at in parts]
         self._known: dict[str, tuple[tuple[int, int, int], Layer]] = {}
         self._usages: dict[str, Usage] = {}
 
@@ -238,7 +245,64 @@ class Layers:
         (thread / "top").rename(layer)
         # crash-point: sandbox.freeze.begun
         probe("sandbox.freeze.begun")
-        said = Layer(
+        self._describe(layer, thread, parent, changes=changes, usage=usage)
+        _sync_file_system(layer)
+        # crash-point: sandbox.freeze.synced
+        probe("sandbox.freeze.synced")
+        self._name(layer, thread)
+        # crash-point: sandbox.freeze.named
+        probe("sandbox.freeze.named")
+        self.stand(thread, name)
+        self._arrived(thread, name)
+        return name
+
+    def keep(
+        self,
+        thread: Path,
+        name: str,
+        processes: tuple[Process, ...],
+        probe: Probe,
+        *,
+        dump: Callable[[Path], bool],
+    ) -> str:
+        """Make a layer of a copy of what changed, while processes live on with the files open.
+
+        The thread stands on what it stood on: what it changes is still all that changed since then.
+
+        Args:
+            thread: whose changes; nobody writes to them now.
+            name: id of the layer.
+            processes: what is alive.
+            probe: for crash points.
+            dump: writes images of them into a folder; returns whether it did.
+
+        Raises:
+            SandboxFull: the sandbox takes more room than it may; nothing was changed.
+
+        Durability: the layer and all that it stands on, when this returns.
+        """
+        parent = self.head(thread)
+        usage = self._measured(thread, parent)
+        layer = thread / "staging" / name
+        layer.mkdir(mode=0o755)
+        for at in self._parts:
+            copy_tree(thread / "top" / part_name(at), layer / part_name(at))
+        # crash-point: sandbox.keep.copied
+        probe("sandbox.keep.copied")
+        said = {"processes": processes, "has_images": dump(layer / IMAGES)}
+        self._describe(layer, thread, parent, changes=ALIVE, usage=usage, **said)
+        _sync_file_system(layer)
+        # crash-point: sandbox.keep.synced
+        probe("sandbox.keep.synced")
+        self._name(layer, thread)
+        # crash-point: sandbox.keep.named
+        probe("sandbox.keep.named")
+        return name
+
+    def _describe(
+        self, layer: Path, thread: Path, parent: str, *, changes: str, usage: Usage, **said: Any
+    ) -> None:
+        described = Layer(
             format=FORMAT,
             parent="" if parent == BASE else parent,
             parts=self._parts,
@@ -248,20 +312,27 @@ class Layers:
             changes=changes,
             usage=usage,
             made=self._made,
+            **said,
         )
-        put_file(layer / "layer.json", encode(said), staging=thread / "staging", fsync=True)
-        _sync_file_system(layer)
-        # crash-point: sandbox.freeze.synced
-        probe("sandbox.freeze.synced")
+        staging = thread / "staging"
+        put_file(layer / "layer.json", encode(described), staging=staging, fsync=True)
+
+    def _name(self, layer: Path, thread: Path) -> None:
         make_folder(self._folder)
-        self.announce(thread, name)
-        layer.rename(self._folder / name)
+        self.announce(thread, layer.name)
+        layer.rename(self._folder / layer.name)
         sync_names([self._folder], self._top)
-        # crash-point: sandbox.freeze.named
-        probe("sandbox.freeze.named")
-        self.stand(thread, name)
-        self._arrived(thread, name)
-        return name
+
+    def layer(self, snapshot: str) -> Layer | None:
+        """Return what a snapshot's layer says; None: the base, which has none.
+
+        Raises: as `read`.
+        """
+        return None if snapshot == BASE else self.read(snapshot)
+
+    def images(self, snapshot: str) -> Path:
+        """Return the folder of a snapshot's images of processes, if it has any."""
+        return self._folder / snapshot / IMAGES
 
     def announce(self, thread: Path, name: str) -> None:
         """Say that a layer is about to be there which the thread does not stand on yet.
@@ -407,12 +478,6 @@ def taken_by(thread: Path) -> list[str]:
         return (thread / TAKEN).read_text(encoding="ascii").split()
     except FileNotFoundError:
         return []
-
-
-def clear(thread: Path) -> None:
-    """Remove what an earlier use left behind."""
-    clear_staging(thread / "staging")
-    clear_staging(thread / "work")
 
 
 def is_id(name: str) -> bool:

@@ -12,12 +12,17 @@ the one that was replaced.
 
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 from perdure.errors import LeaseLost
-from perdure.sandbox._disk import acquire
+from perdure.sandbox._disk import acquire, acquire_now, busy
+from perdure.sandbox.limits import LOCK_WAIT_S
+
+_EXITING = 0x4
+"""Flag of a process in /proc/PID/stat."""
 
 Fence = tuple[int, int]
 """(ordinal of the run, fencing token)."""
@@ -49,6 +54,24 @@ def hold(folder: Path, fence: Fence | None) -> Lock:
         StoreLocked: somebody else has held it for long; nothing was changed.
     """
     lock = Lock(acquire(folder / "lock", lambda: _end_replaced(folder, fence)))
+    try:
+        _pass(folder, fence)
+        _outlast(folder)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def hold_now(folder: Path, fence: Fence | None) -> Lock | None:
+    """Return the lock as `hold`, without waiting; None: somebody else has it now.
+
+    A tree of somebody else may be just ending: for who knows that there was none.
+    """
+    descriptor = acquire_now(folder / "lock")
+    if descriptor < 0:
+        return None
+    lock = Lock(descriptor)
     try:
         _pass(folder, fence)
     except BaseException:
@@ -100,18 +123,57 @@ def _end_replaced(folder: Path, fence: Fence | None) -> None:
     known = seen(folder)
     if fence is None or known is None or fence <= known:
         return
-    try:
-        pid, started = (folder / "turn").read_text(encoding="ascii").split()
-    except (FileNotFoundError, ValueError):
+    noted = _noted(folder)
+    if noted is None:
         return
+    pid, started = noted
     with contextlib.suppress(OSError):
-        handle = os.pidfd_open(int(pid))
+        handle = os.pidfd_open(pid)
         try:
             # The number may be another process's by now: not the one that the descriptor is of.
-            if started_at(int(pid)) == started:
+            if started_at(pid) == started:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
+
+
+def _outlast(folder: Path) -> None:
+    """Wait for the end of a tree whose first process is just ending.
+
+    The kernel closes its files, and with them the lock, before it kills what is left of the tree.
+    Only when the process has ended is nothing of it alive.
+    """
+    noted = _noted(folder)
+    if noted is None:
+        return
+    pid, started = noted
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            if started_at(pid) == started and _is_ending(pid):
+                ended = select.poll()
+                ended.register(handle, select.POLLIN)
+                if not ended.poll(LOCK_WAIT_S * 1000):
+                    raise busy(folder / "lock")
+        finally:
+            os.close(handle)
+
+
+def _noted(folder: Path) -> tuple[int, str] | None:
+    """Return (pid, start) of the first process of the tree that had the lock last."""
+    try:
+        pid, started = (folder / "turn").read_text(encoding="ascii").split()
+        return int(pid), started
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _is_ending(pid: int) -> bool:
+    try:
+        status = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return bool(int(status.rpartition(")")[2].split()[6]) & _EXITING)
 
 
 def started_at(pid: int) -> str:

@@ -1,6 +1,7 @@
 """What layer.json says: what a layer stands on, who took it, and what it was made with.
 
-Format 1 has `parent`, `parts` and `base`; format 2 has the rest. Both are read. A layer is made by
+Format 1 has `parent`, `parts` and `base`; format 2 has the rest, of which `processes` and
+`has_images` only where something was alive. Both are read. A layer is made by
 one driver and read by the same one: with `ns` a file's owner is an id of the tenant's range and a
 folder that replaces another has `trusted.overlay.opaque`, with `userns` every file is the worker's
 and it is `user.overlay.opaque`: read as the other they would be other files.
@@ -19,6 +20,7 @@ from msgspec import Struct
 
 from perdure.errors import UsageError
 from perdure.sandbox._measure import Usage
+from perdure.sandbox._processes import Process, as_fields, from_fields
 from perdure.sandbox.inside import landlock, seccomp
 from perdure.sandbox.limits import LAYER_BYTES_MAX
 
@@ -30,6 +32,10 @@ FORMATS = (1, 2)
 
 FILES = "files"
 """What changed in a layer, where nothing else is known: files, and no process was kept."""
+
+
+ALIVE = "files, something was alive"
+"""What changed in a layer that was copied from a tree that went on."""
 
 
 class Made(Struct, frozen=True, kw_only=True):
@@ -84,6 +90,8 @@ class Layer(Struct, frozen=True, kw_only=True):
         changes: what it holds: "files", or as whoever took it said.
         usage: of what it changed; None: not known.
         made: what it was made with.
+        processes: what was alive when it was made.
+        has_images: whether it has images of them.
     """
 
     format: int
@@ -95,6 +103,8 @@ class Layer(Struct, frozen=True, kw_only=True):
     changes: str = ""
     usage: Usage | None = None
     made: Made = Made()
+    processes: tuple[Process, ...] = ()
+    has_images: bool = False
 
     @property
     def at(self) -> dt.datetime | None:
@@ -122,6 +132,8 @@ def encode(layer: Layer) -> bytes:
             "entries": usage.entries,
             "made": {name: getattr(layer.made, name) for name in Made.__struct_fields__},
         }
+    if layer.processes:
+        said |= {"processes": as_fields(layer.processes), "has_images": layer.has_images}
     return json.dumps(said).encode("ascii")
 
 
@@ -171,6 +183,8 @@ def _decode(said: Any) -> Layer:
             landlock=int(made["landlock"]),
             perdure=_text(made, "perdure"),
         ),
+        processes=from_fields(said.get("processes", [])),
+        has_images=bool(said.get("has_images", False)),
     )
 
 

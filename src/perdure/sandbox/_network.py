@@ -84,7 +84,7 @@ class _Refused(Exception):
 
 
 class WayOut:
-    """The proxy of one turn."""
+    """The proxy of one tree."""
 
     def __init__(self, network: Network) -> None:
         """Let through what the network names."""
@@ -103,6 +103,11 @@ class WayOut:
         self._server = await asyncio.start_server(
             self._accepted, sock=listening, limit=HEAD_BYTES_MAX
         )
+
+    def taken(self) -> tuple[Contact, ...]:
+        """Return the contacts since this was asked last."""
+        contacts, self.contacts = tuple(self.contacts), []
+        return contacts
 
     def shut(self) -> None:
         """Answer no more, and let all connections end. Idempotent."""

@@ -125,7 +125,7 @@ def text_of(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def as_ran(ended: Ended, is_out_of_memory: bool) -> Ran:  # noqa: FBT001  # one caller
+def as_ran(ended: Ended, *, is_out_of_memory: bool, lost: tuple[str, ...]) -> Ran:
     """Return how a command ended, for people."""
     code = ended.code
     if code is None:
@@ -140,6 +140,7 @@ def as_ran(ended: Ended, is_out_of_memory: bool) -> Ran:  # noqa: FBT001  # one 
         is_cut=ended.output_bytes + ended.errors_bytes > kept,
         killed_by=ended.cause or ("memory" if is_out_of_memory else ""),
         left=tuple(line for _pid, line in ended.left),
+        lost=lost,
         contacts=ended.contacts,
         services=tuple(ServiceState(name=name, reason=why) for name, why in ended.services),
     )

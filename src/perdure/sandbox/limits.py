@@ -106,6 +106,54 @@ MEMORY_LOCKED_BYTES_MAX = 1 << 20
 KILL_AGAIN_S = 0.02
 """Pause before a launcher that had no room for it is asked again to kill a turn."""
 
+CATCH_UP_READS = 32
+"""Reads of a pipe to its end when a command has ended and the pipe is still open: a pipe holds
+one of them, sixteen if it was made larger."""
+
+PREPARED = 4
+"""Trees built in advance that a backend keeps unless told: some 6 MB each."""
+
+PREPARED_MAX = 64
+"""And at most."""
+
+PREPARE_AFTER_S = 0.02
+"""Pause after a command before the next tree is built: a snapshot that follows at once would end
+it again, and what a model does takes far longer."""
+
+PREPARED_LOOK_S = 10.0
+"""Pause between two looks at the memory of the host while a tree waits."""
+
+PREPARED_LOOKS = 12
+"""Looks until a tree that nobody wanted is ended: after two minutes a model has answered, or
+somebody thinks."""
+
+PREPARED_FREE_BYTES_MIN = 256 << 20
+"""Memory that the host has left at least where a tree is built in advance."""
+
+OPEN_READINGS_MAX = 128
+"""Outputs of earlier commands that processes of a tree have open still; the oldest are closed."""
+
+FREEZE_S = 2.0
+"""How long stopping the processes of a tree may take: they stop at once, unless one is in the
+middle of a system call that can't be interrupted."""
+
+FREEZE_STEP_S = 0.001
+"""Pause between two looks whether they have stopped."""
+
+KILL_ROUNDS = 10
+"""How often what is left of a command is killed where the kernel can't kill a group at once."""
+
+PROCESSES_TOLD_MAX = 64
+"""Processes of a snapshot that are told of."""
+
+LINE_BYTES_MAX = 200
+"""Bytes of a command line that are told."""
+
+TABLE_BYTES_MAX = 1 << 20
+"""Bytes of a table of sockets that are read: some 7,000 sockets."""
+
+SOCKETS_MAX = 4_096
+"""Descriptors of a process that are looked at for its ports."""
 SANDBOX_BYTES_MAX = 16 << 30
 """Bytes that a sandbox's files take, unless told: a large project with all that it needs."""
 

@@ -5,22 +5,23 @@ in, and it holds connections and keys. The launcher has one OS thread, an empty 
 descriptors but its socket. When the socket ends, because the worker closed it or died, the launcher
 kills every sandbox and ends; when the launcher dies, the kernel kills them.
 
-A request is one packet of JSON. With one that starts a turn come descriptors: of standard input,
-output and errors, of the lock that the turn holds, and of a file with the spec:
+A request is one packet of JSON with descriptors:
 
-    {"id": 1}                     start a turn
-    {"id": 1, "kill": true}       kill it
+    {"id": 1, "tree": true}     build a tree: of a file with its spec, and of the sandbox's lock
+    {"id": 1, "kill": true}     kill it
 
-The spec: `act` (run, read, write), `argv`, `env`, `cwd`; `parts`, the root first: `at` (where),
+The spec of a tree: `parts`, the root first: `at` (where),
 `layers` (topmost first), `base`, `upper`, `work`; `options` of the overlays; `binds` ([source,
 target], read-only); `staging` (an empty folder that a root can be built in);
 `note` (a file that is to name the first process: pid and start); `cgroups` (files to
 write a pid to); `rlimits`; `landlock`; `port` (of a listening socket on its loopback; 0: none);
-`range` ([first id, how many]: the ids that the sandbox's ids from 0 on are; of one: rootless).
+`range` ([first id, how many]: the ids that the sandbox's ids from 0 on are; of one: rootless);
+`is_staying` (whether it goes on after a command, with the lock that the first one brought).
 
-Answers: `{"id": 1, "pid": 12}`, with a socket `{"id": 1, "listening": true}`, and in the end
-`{"id": 1, "code": 0, "left": [[pid, line]]}` (code: as of `waitstatus_to_exitcode`),
-`{"id": 1, "killed": true}`, or `{"id": 1, "failed": "..."}`.
+All that is told of a tree has its number: `{"tree": 1, "pid": 12}`, with a socket of its loopback
+`{"tree": 1, "listening": true}`, with one at which it takes orders, see `first`, `{"tree": 1,
+"ready": true}`, or `{"tree": 1, "failed": "..."}`. The last is `{"tree": 1, "is_over": true}`: no
+process of it is alive.
 """
 
 import contextlib
@@ -32,21 +33,20 @@ import socket
 import sys
 from typing import Any
 
-from . import seccomp, turn
+from . import seccomp, tree
 from . import syscalls as sys_
 
 PACKET_BYTES_MAX = 1 << 17
+DESCRIPTORS_MAX = 2
 
 
-class Turn:
-    """A turn under way.
+class Tree:
+    """A tree of processes.
 
     Attributes:
         opener: pid of its opener.
         mapped: where its first process waits to be let go.
         pid: of its first process, once it is known.
-        unread: the beginning of a report.
-        said: its last report.
     """
 
     def __init__(self, name: int, spec: dict[str, Any], opener: int, mapped: int) -> None:
@@ -58,17 +58,6 @@ class Turn:
         self.mapped = mapped
         self.pid = 0
         self.is_killed = False
-        self.is_failed = False
-        self.unread = b""
-        self.said: dict[str, Any] = {}
-
-    def fail(self, why: str) -> None:
-        """Note why it can't go on, and end it."""
-        self.is_failed = True
-        self.said = {"failed": why}
-        self.kill()
-        if not self.pid:
-            self.let_go()  # the first process, wherever it is, ends when it hears this
 
     def let_go(self) -> None:
         """Close the end that its first process waits at. Idempotent."""
@@ -85,13 +74,13 @@ class Turn:
 
 
 class Launcher:
-    """Starts turns and tells how they ended."""
+    """Builds trees and tells of them, until none is alive."""
 
     def __init__(self, channel: socket.socket) -> None:
         """Serve the worker at the other end of the socket."""
         self._channel = channel
         self._filter = seccomp.program()
-        self._turns: dict[int, Turn] = {}
+        self._trees: dict[int, Tree] = {}
         self._userns: dict[int, int] = {}
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
@@ -105,17 +94,21 @@ class Launcher:
                 elif not self._asked():
                     return
 
-    def kill_all(self) -> None:
-        """Kill every sandbox."""
-        for each in self._turns.values():
+    def end_all(self) -> None:
+        """Kill every tree; return when none is alive."""
+        for each in self._trees.values():
             each.kill()
+            each.let_go()
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
 
     # -- requests ----------------------------------------------------------------------------------
 
     def _asked(self) -> bool:
         try:
             packet, descriptors, _flags, _address = socket.recv_fds(
-                self._channel, PACKET_BYTES_MAX, 5
+                self._channel, PACKET_BYTES_MAX, DESCRIPTORS_MAX
             )
         except ConnectionError:
             return False  # the worker was killed
@@ -123,10 +116,10 @@ class Launcher:
             return False  # the worker closed it, or died
         try:
             request = json.loads(packet)
-            if descriptors:
-                *streams, told = descriptors
+            if "tree" in request:
+                told, lock = descriptors
                 with open(told, "rb", closefd=False) as file:
-                    self._start(request["id"], json.loads(file.read()), streams)
+                    self._build(request["id"], json.loads(file.read()), lock)
             else:
                 self._stop(request["id"])
         finally:
@@ -135,12 +128,12 @@ class Launcher:
         return True
 
     def _stop(self, name: int) -> None:
-        for each in self._turns.values():
+        for each in self._trees.values():
             if each.name == name:
                 each.kill()
 
-    def _start(self, name: int, spec: dict[str, Any], descriptors: list[int]) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    def _build(self, name: int, spec: dict[str, Any], lock: int) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         heard, report = ours.detach(), theirs.detach()
         mapped, tell = os.pipe()
         try:
@@ -148,19 +141,19 @@ class Launcher:
             opener = os.fork()
         except OSError as error:
             self._tell(name, failed=str(error))
+            self._tell(name, is_over=True)
             for fd in (heard, report, mapped, tell):
                 os.close(fd)
             return
         if opener == 0:
-            *streams, lock = descriptors
-            turn.open_turn(spec, [*streams, report, mapped, lock], userns, self._filter)
+            tree.open_tree(spec, [report, mapped, lock], userns, self._filter)
         os.close(report)
         os.close(mapped)
-        self._turns[heard] = Turn(name, spec, opener, tell)
+        self._trees[heard] = Tree(name, spec, opener, tell)
         self._poll.register(heard, select.POLLIN)
 
     def _mapping(self, ids: list[int]) -> int:
-        """Return the user namespace of a range of ids; 0: each turn makes its own."""
+        """Return the user namespace of a range of ids; 0: each tree makes its own."""
         first, count = ids
         if count == 1:
             return 0
@@ -168,46 +161,38 @@ class Launcher:
             self._userns[first] = _new_userns(first, count)
         return self._userns[first]
 
-    # -- what turns say ----------------------------------------------------------------------------
+    # -- what trees say ----------------------------------------------------------------------------
 
     def _heard(self, fd: int) -> None:
-        each = self._turns[fd]
-        read, handed = _received(fd)
-        if handed:
-            note = json.dumps({"id": each.name, "listening": True}).encode()
-            socket.send_fds(self._channel, [note], handed)
-            os.close(handed[0])
-        if read:
-            try:
-                self._read(each, read)
-            except Exception as error:  # noqa: BLE001  # of one turn: the others go on
-                each.fail(f"{type(error).__name__}: {error}")
+        each = self._trees[fd]
+        packet, handed = _received(fd)
+        try:
+            if packet:
+                self._said(each, json.loads(packet), handed)
+                return
+        except Exception as error:  # noqa: BLE001  # of one tree: the others go on
+            self._tell(each.name, failed=f"{type(error).__name__}: {error}")
+            each.kill()
+            if not each.pid:
+                each.let_go()  # the first process, wherever it is, ends when it hears this
             return
+        finally:
+            for descriptor in handed:
+                os.close(descriptor)
         self._poll.unregister(fd)
         os.close(fd)
         each.let_go()
-        del self._turns[fd]
+        del self._trees[fd]
         # Its end is the end of all its processes: only then its groups and folders are free.
         for pid in filter(None, (each.opener, each.pid)):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        self._tell(each.name, **(each.said or {"killed": True}))
+        self._tell(each.name, is_over=True)
 
-    def _read(self, each: Turn, read: bytes) -> None:
-        if each.is_failed:
-            return
-        *lines, each.unread = (each.unread + read).split(b"\n")
-        if len(each.unread) > PACKET_BYTES_MAX:
-            msg = "a report without end"
-            raise ValueError(msg)
-        for line in lines:
-            self._said(each, json.loads(line))
-
-    def _said(self, each: Turn, message: dict[str, Any]) -> None:
-        if "listening" in message:
-            return
+    def _said(self, each: Tree, message: dict[str, Any], handed: list[int]) -> None:
         if "pid" not in message:
-            each.said |= message
+            note = json.dumps({"tree": each.name, **message}).encode()
+            socket.send_fds(self._channel, [note], handed)
             return
         each.pid = message["pid"]
         # The first process is to die with its parent, and its parent is to be this process.
@@ -224,15 +209,18 @@ class Launcher:
             os.write(each.mapped, b"m")
 
     def _tell(self, name: int, **message: Any) -> None:
-        self._channel.send(json.dumps({"id": name, **message}).encode())
+        self._channel.send(json.dumps({"tree": name, **message}).encode())
 
 
 def _received(fd: int) -> tuple[bytes, list[int]]:
-    """Return what a turn says, and the descriptor that may come with it."""
+    """Return what a tree says, and the descriptor that may come with it."""
     channel = socket.socket(fileno=fd)
     try:
-        read, handed, _flags, _address = socket.recv_fds(channel, PACKET_BYTES_MAX, 1)
-        return read, handed
+        packet, handed, _flags, _address = socket.recv_fds(channel, PACKET_BYTES_MAX, 1)
+    except ConnectionError:
+        return b"", []
+    else:
+        return packet, handed
     finally:
         channel.detach()
 
@@ -287,6 +275,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # the worker says when
     launcher = Launcher(channel)
     try:
-        launcher.serve()
+        with contextlib.suppress(ConnectionError):  # the worker was killed
+            launcher.serve()
     finally:
-        launcher.kill_all()
+        launcher.end_all()

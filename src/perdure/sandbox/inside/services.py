@@ -1,16 +1,21 @@
-"""Services: processes that are up while a command runs, started anew for each.
+"""Services: processes that are up while a command runs.
 
-Nothing lives from one turn to the next, so a service is what can be started again: its command, its
-folder, its variables, and a port at which it answers when it is ready. The list of them is a file
-of the sandbox, so that it is taken, restored and forked with the files that the services work on.
-What writes to it can do no more by it than by a command.
+A service is what can be started again: its command, its folder, its variables, and a port at which
+it answers when it is ready. It is started with the first command of a tree: for each anew, where
+no tree outlives its command. The list of them is a file of the sandbox, so that it is taken,
+restored and forked with the files that the services work on. What writes to it can do no more by
+it than by a command.
 """
 
 import json
 import os
 import select
+import signal
 import socket
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from . import commands
 
 MANIFEST = "/etc/perdure/services.json"
 LOGS = "/var/log/services"
@@ -20,6 +25,90 @@ READY_S_MAX = 600
 POLL_S = 0.02
 LOG_BYTES = 2_000
 """How much of a log is shown of a service that is not up."""
+END_ROUNDS = 50
+"""How often what is left of a service is killed before its successor is started anyway."""
+
+
+class Running:
+    """The services of a tree that are up."""
+
+    def __init__(self, reap: Callable[[], None]) -> None:
+        """Have none yet; `reap`: takes what ended, so that no number stays taken."""
+        self._reap = reap
+        self._up: dict[str, tuple[dict[str, Any], int]] = {}
+        self._late: set[str] = set()
+
+    @property
+    def sessions(self) -> set[int]:
+        """Those that the services' processes are in, unless they left them."""
+        return {pid for _settings, pid in self._up.values()}
+
+    def ended(self, pid: int) -> None:
+        """Note that a process ended, of a service or not."""
+        for name, (_settings, of_service) in [*self._up.items()]:
+            if of_service == pid:
+                del self._up[name]
+
+    def bring_up(self, env: dict[str, str], groups: list[int], filter_: bytes) -> list[list[str]]:
+        """Have up what the sandbox wants up, and nothing else; return [name, why it is not]."""
+        wanted = {each["name"]: each for each in listed()}
+        for name, (settings, pid) in [*self._up.items()]:
+            if wanted.get(name) != settings:
+                self._end(pid)
+                self._up.pop(name, None)
+        # One that was late may be up by now: it is looked at once more, not waited for again.
+        waits = {name: {**wanted[name], "ready_s": 0} for name in self._late & self._up.keys()}
+        for name, each in wanted.items():
+            if name not in self._up:
+                pid = os.fork()
+                if pid == 0:
+                    _be_service(each, env, groups, filter_)
+                self._up[name] = each, pid
+                waits[name] = each
+        told = dict.fromkeys(wanted, "")
+        for name, each in waits.items():
+            told[name] = wait_until_up(each, self._up[name][1], self.ended)
+        self._late = {name for name, why in told.items() if why}
+        return [[name, why] for name, why in told.items()]
+
+    def _end(self, session: int) -> None:
+        """Kill a service and what is in its session."""
+        for _ in range(END_ROUNDS):
+            alive = [int(n) for n in os.listdir("/proc") if n.isdecimal() and n != "1"]
+            found = [pid for pid in alive if session_of(pid) == session]
+            if not found:
+                return
+            for pid in found:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            select.select([], [], [], POLL_S / 10)
+            self._reap()
+
+
+def _be_service(
+    service: dict[str, Any], env: dict[str, str], groups: list[int], filter_: bytes
+) -> NoReturn:
+    """Be a service, in a fresh fork of the first process; what it prints goes to its log."""
+    try:
+        os.makedirs(LOGS, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        log = os.open(log_of(service["name"]), flags, 0o644)
+        null = os.open("/dev/null", os.O_RDONLY)
+        spec = {"act": "run", "argv": service["argv"], "cwd": service["cwd"]}
+        spec["env"] = {**env, **service["env"]}
+        commands.be_command(spec, [null, log, log], groups, filter_)
+    finally:
+        os._exit(126)
+
+
+def session_of(pid: int) -> int:
+    """Return the session of a process; 0: it is gone."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def listed() -> list[dict[str, Any]]:
@@ -63,15 +152,16 @@ def log_of(name: str) -> str:
     return f"{LOGS}/{name}.log"
 
 
-def wait_until_up(service: dict[str, Any], pid: int) -> str:
+def wait_until_up(service: dict[str, Any], pid: int, ended: Callable[[int], None]) -> str:
     """Return when a service answers at its port, or can't: why; empty: it is up.
 
-    One without a port is up when it has not ended after a moment.
+    One without a port is up when it has not ended after a moment. `ended`: told if it has.
     """
     rounds = int(service["ready_s"] / POLL_S) if service["port"] else 5
     for _ in range(max(rounds, 1)):
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
+        gone, status = os.waitpid(pid, os.WNOHANG)
+        if gone:
+            ended(pid)
             return f"it ended with code {os.waitstatus_to_exitcode(status)}: {_tail(service)}"
         if service["port"] and _answers(service["port"]):
             return ""

@@ -1,0 +1,178 @@
+"""A tree of processes as the worker knows it, from the request to build it until none is alive."""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from perdure.sandbox._cgroups import Group
+from perdure.sandbox._lock import Lock
+from perdure.sandbox._network import WayOut
+from perdure.sandbox._reading import Reading
+from perdure.sandbox.limits import OPEN_READINGS_MAX
+
+PACKET_BYTES_MAX = 1 << 17
+
+
+class Tree:
+    """A tree of processes in namespaces of its own; process 1 builds its root and starts commands.
+
+    Attributes:
+        number: of the request to build it.
+        spec: what it was built of, see `inside.launcher`: `parts` (what is mounted where),
+            `staging` (the folder that its root was built in), `cgroups`, `rlimits`.
+        group: of control groups, with its limits.
+        pid: of process 1, as the host sees it; 0: it is not known yet.
+        failed: why it could not be built; empty: it could, or nothing is known yet.
+        memory_kills: how many processes of it the kernel had killed for its memory by its end.
+        died: why nothing is known of its end; empty: it is known.
+        has_lock: whether a command brought it the lock of the sandbox.
+        ready: done when its root is built and its rights are given up, or it is over.
+        over: done when no process of it is alive.
+        answers: number of a command -> what was told of it.
+        readings: of what commands left open; what is printed there is thrown away.
+        way_out: answers at its socket; None: it has none.
+    """
+
+    def __init__(
+        self, number: int, spec: dict[str, Any], group: Group, way_out: WayOut | None
+    ) -> None:
+        """Be asked for; for the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.number = number
+        self.spec = spec
+        self.group = group
+        self.pid = 0
+        self.failed = ""
+        self.died = ""
+        self.memory_kills = 0
+        self.is_killed = False
+        self.has_lock = False
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        self.lent: asyncio.Future[Lock] = self._loop.create_future()
+        self.answers: dict[int, Answer] = {}
+        self.readings: list[Reading] = []
+        self.way_out = way_out
+        self._channel: socket.socket | None = None
+        self._listening: socket.socket | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether commands can be started in it, as far as is known."""
+        return not (self.over.done() or self.is_killed or self.failed or self._loop.is_closed())
+
+    def told(self, message: dict[str, Any], handed: list[int]) -> None:
+        """Take in what the launcher tells of it; descriptors are handed over."""
+        if "pid" in message:
+            self.pid = message["pid"]
+        elif "listening" in message and handed:
+            self._listening = socket.socket(fileno=handed.pop())
+        elif "ready" in message and handed:
+            self._channel = socket.socket(fileno=handed.pop())
+            self._channel.setblocking(False)  # noqa: FBT003  # the standard library's signature
+            self._loop.add_reader(self._channel, self._answered)
+            _done(self.ready)
+        elif "failed" in message:
+            self.failed = message["failed"]
+        elif "is_over" in message:
+            self.end("")
+        for fd in handed:
+            os.close(fd)
+
+    def order(self, request: dict[str, Any], descriptors: Sequence[int]) -> bool:
+        """Tell process 1 to do something; return False if nobody hears it."""
+        if self._channel is None:
+            return False
+        try:
+            socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
+        except OSError:
+            return False
+        return True
+
+    def _answered(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            packet, handed, _flags, _address = socket.recv_fds(channel, PACKET_BYTES_MAX, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, handed = b"", []
+        if not packet:
+            self._loop.remove_reader(channel)  # what is left is told by the launcher
+            return
+        message = json.loads(packet)
+        if "lent" in message and handed and not self.lent.done():
+            self.lent.set_result(Lock(handed.pop()))
+        elif message.get("id") in self.answers:
+            self.answers[message["id"]].told(message)
+        for fd in handed:
+            os.close(fd)
+
+    def end(self, why: str) -> None:
+        """Note that no process of it is alive; `why`: empty, or why nothing is known of its end."""
+        if self.over.done():
+            return
+        self.died = why
+        self.memory_kills = self.group.memory_kills()
+        self.group.remove()
+        for reading in self.readings:
+            reading.close()
+        if self._listening is not None and (self._serving is None or self._loop.is_closed()):
+            self._listening.close()
+        if self._loop.is_closed():
+            self._hang_up()
+            return  # nobody waits
+        self._answered()  # what it said last
+        self._hang_up()
+        if self.way_out is not None:
+            self.way_out.shut()
+        for future in (self.ready, self.over):
+            _done(future)
+        self.lent.cancel()
+        for answer in self.answers.values():
+            _done(answer.given)
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._channel)
+            self._channel.close()
+            self._channel = None
+
+    def keep_open(self, reading: Reading) -> None:
+        """Read on what a command's processes print after its end; the oldest are closed."""
+        self.readings = [each for each in self.readings if not each.ended.done()]
+        self.readings.append(reading)
+        while len(self.readings) > OPEN_READINGS_MAX:
+            self.readings.pop(0).close()
+
+    def serve(self) -> None:
+        """Have the way out answer, if there is one, from the first command on."""
+        if self.way_out is not None and self._listening is not None and self._serving is None:
+            self._serving = asyncio.ensure_future(self.way_out.serve(self._listening))
+
+
+class Answer:
+    """What was told of a command. `given`: done when it has ended."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.said: dict[str, Any] = {}
+
+    def told(self, message: dict[str, Any]) -> None:
+        """Take in what its tree says."""
+        self.said |= message
+        if "code" in message or "refused" in message:
+            _done(self.given)
+
+
+def _done(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
