@@ -33,6 +33,7 @@ def test_attacks_and_layers_as_nobody(is_root):
         if able.returncode != 0:
             pytest.skip(f"NOT TESTED: nobody can't run these tests with {PYTHON}: {able.stderr!r}")
         tests = ["test_attacks.py", "test_layers.py", "test_collecting.py", "test_room.py"]
+        tests += ["test_export.py", "test_export_attacks.py"]
         ran = subprocess.run(
             [PYTHON, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-c"]
             + [str(REPOSITORY / "pyproject.toml"), "--rootdir", str(REPOSITORY)]

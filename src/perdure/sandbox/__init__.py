@@ -11,6 +11,16 @@ from perdure.sandbox._names import folder_name
 from perdure.sandbox._network import Network
 from perdure.sandbox._story import Snapshot, ThreadFiles, history_of, threads_in
 from perdure.sandbox._turns import Capabilities, Limits
+from perdure.sandbox.export import (
+    Fetched,
+    FolderObjects,
+    ObjectStore,
+    Tally,
+    Verified,
+    make_objects,
+    tenants_of,
+    verify,
+)
 
 __all__ = [
     "Capabilities",
@@ -20,6 +30,8 @@ __all__ = [
     "Contact",
     "DirectorySandbox",
     "DirectorySandboxes",
+    "Fetched",
+    "FolderObjects",
     "IsolatedSandbox",
     "IsolatedSandboxes",
     "Kept",
@@ -27,12 +39,18 @@ __all__ = [
     "Limits",
     "Made",
     "Network",
+    "ObjectStore",
     "Package",
     "Ran",
     "ServiceState",
     "Snapshot",
+    "Tally",
     "ThreadFiles",
+    "Verified",
     "folder_name",
     "history_of",
+    "make_objects",
+    "tenants_of",
     "threads_in",
+    "verify",
 ]

@@ -11,9 +11,17 @@ from perdure.errors import NotFound, UsageError
 from perdure.model.sandbox import Changes, Ran, ServiceState
 from perdure.sandbox._changes import changes_of
 from perdure.sandbox._disk import disk_errors
+from perdure.sandbox._exported import Exported
 from perdure.sandbox._launching import Ended
-from perdure.sandbox._layers import BASE, Layers, clear, part_name
-from perdure.sandbox._lock import Fence, Lock, held, hold
+from perdure.sandbox._layers import BASE, clear, part_name
+from perdure.sandbox._lock import (
+    Fence,
+    Lock,
+    held,
+    hold,
+    next_generation,
+    raise_generation,
+)
 from perdure.sandbox._measure import Usage
 from perdure.sandbox._story import Snapshot, snapshot_of
 from perdure.sandbox._turns import (
@@ -24,6 +32,7 @@ from perdure.sandbox._turns import (
     text_of,
 )
 from perdure.sandbox._watch import Watch
+from perdure.sandbox.export import Exports, Tenant
 from perdure.sandbox.inside.services import MANIFEST, MANIFEST_BYTES_MAX, SERVICES_MAX
 from perdure.sandbox.limits import (
     NAME_CHARACTERS_MAX,
@@ -38,6 +47,8 @@ class Backend(Protocol):
     limits: Limits
     services: Services
     parts: list[tuple[str, str]]
+    exports: Exports | None
+    durable: bool
 
     async def turn(
         self,
@@ -58,24 +69,26 @@ class Backend(Protocol):
         ...
 
 
-class IsolatedSandbox:
+class IsolatedSandbox(Exported):
     """The files of one thread, and commands that run over them, one at a time."""
+
+    _backend: Backend
 
     def __init__(
         self,
         backend: Backend,
         folder: Path,
-        layers: Layers,
+        tenant: Tenant,
         *,
-        ids: tuple[int, int],
         fence: Fence | None,
     ) -> None:
         """Use the folder."""
         self._fence = fence
         self._backend = backend
         self._folder = folder
-        self._layers = layers
-        self._ids = ids
+        self._tenant = tenant
+        self._layers = tenant.layers
+        self._ids = tenant.driver.first, tenant.driver.count
         self._gate = asyncio.Lock()
         self._left = Usage()
 
@@ -372,12 +385,18 @@ class IsolatedSandbox:
             UsageError: it stands on too many layers; no snapshot was taken.
             SandboxFull: it takes more room than it may; no snapshot was taken.
             StoreError: the disk cannot serve; no snapshot was taken.
+            SnapshotNotDurable: of a backend that is to be durable: it is on this host only.
 
-        Durability: the whole snapshot is on disk when this returns. Cancel-safe: yes; it may be
-            taken still.
+        Durability: the whole snapshot is on disk when this returns; of a backend that is to be
+            durable, it outlives the host. Cancel-safe: yes; it may be taken still.
         """
         async with self._gate:
-            return await asyncio.to_thread(self._take)
+            snapshot = await asyncio.to_thread(self._take)
+        if self._backend.durable:
+            await self.make_durable(snapshot)
+        else:
+            self._offer(snapshot)
+        return snapshot
 
     def _take(self) -> str:
         services = self._backend.services
@@ -386,13 +405,17 @@ class IsolatedSandbox:
             if not self._layers.is_changed(self._folder):
                 return self._layers.head(self._folder)
             name = services.ids.new("l", services.clock.now_us())
-            return self._layers.freeze(self._folder, name, services.probe)
+            generation = next_generation(self._folder, self._fence)
+            return self._layers.freeze(self._folder, name, services.probe, generation=generation)
 
     async def restore(self, snapshot: str | None) -> None:
         """Make the files what they were at the snapshot (None: the base's).
 
+        One that is not on this host is fetched from where snapshots are exported to.
+
         Raises:
             NotFound: there is no such snapshot; the files are as they were.
+            SnapshotBroken: what was exported is not what was put there; the same.
             StoreCorrupt: a layer that it stands on is missing; the files are as they were.
             UsageError: it was made on another base, or by another driver; the files are as they
                 were.
@@ -401,7 +424,10 @@ class IsolatedSandbox:
         Durability: none needed: it can be done again. Idempotent: yes. Cancel-safe: yes.
         """
         async with self._gate:
+            if snapshot is not None:
+                await self._fetch(snapshot)
             await asyncio.to_thread(self._restore, snapshot)
+        self._offer(snapshot or BASE)
 
     def _restore(self, snapshot: str | None) -> None:
         wanted = snapshot or BASE
@@ -415,6 +441,8 @@ class IsolatedSandbox:
                 if self._layers.head(self._folder) != wanted:
                     self._layers.stand(self._folder, wanted)
                 self._layers.end_use(self._folder)
+            if wanted != BASE and (layer := self._layers.read(wanted)).thread == self._folder.name:
+                raise_generation(self._folder, layer.generation)
 
 
 def _let_go(holding: "asyncio.Future[Lock]") -> None:

@@ -22,9 +22,11 @@ layer is no harm: the journal says which snapshot counts, and `restore` is calle
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+
+import msgspec
 
 from perdure.clock import Probe
 from perdure.errors import NotFound, StoreCorrupt, UsageError
@@ -35,7 +37,7 @@ from perdure.sandbox._disk import (
     remove_folder,
     sync_names,
 )
-from perdure.sandbox._made import FILES, FORMAT, Layer, Made, check_fits, encode, read
+from perdure.sandbox._made import FILES, FORMAT, Generation, Layer, Made, check_fits, encode, read
 from perdure.sandbox._measure import Usage, measure
 from perdure.sandbox._room import Room, full
 from perdure.sandbox._squash import squash
@@ -212,7 +214,15 @@ class Layers:
                 continue
         return False
 
-    def freeze(self, thread: Path, name: str, probe: Probe, *, changes: str = FILES) -> str:
+    def freeze(  # what a layer says of itself
+        self,
+        thread: Path,
+        name: str,
+        probe: Probe,
+        *,
+        changes: str = FILES,
+        generation: Generation = (0, 0, 0),
+    ) -> str:
         """Make a layer of what changed, and the thread stand on it; return its id.
 
         Args:
@@ -220,6 +230,7 @@ class Layers:
             name: of the layer.
             probe: called at each crash point.
             changes: what it is said to hold.
+            generation: which one of the thread it is, for other hosts.
 
         Raises:
             SandboxFull: the sandbox takes more room than it may; nothing was changed.
@@ -248,6 +259,7 @@ class Layers:
             changes=changes,
             usage=usage,
             made=self._made,
+            generation=generation,
         )
         put_file(layer / "layer.json", encode(said), staging=thread / "staging", fsync=True)
         _sync_file_system(layer)
@@ -281,6 +293,71 @@ class Layers:
             return
         content = "\n".join(names).encode("ascii")
         put_file(thread / TAKEN, content, staging=thread / "staging", fsync=False)
+
+    # -- for other hosts ---------------------------------------------------------------------------
+
+    def adopt(self, layers: Sequence[tuple[Path, Layer]], probe: Probe) -> None:
+        """Make layers of another host some of these.
+
+        Args:
+            layers: those that others stand on first: a folder with all parts on the same file
+                system, named by its id, written and not synced; and what it says of itself.
+            probe: for crash points.
+
+        Raises:
+            NotFound: what they stand on is not here any more; nothing was made.
+
+        Durability: the layers, when this returns. Atomicity: each one is there whole, or not at
+            all, and never without what it stands on.
+        """
+        make_folder(self._folder)
+        for folder, said in layers:
+            own = {"format": FORMAT, "parts": self._parts, "base": self._base}
+            usage = measure([folder / part_name(at) for at in self._parts])
+            here = msgspec.structs.replace(
+                said,
+                **own,
+                usage=usage,
+                made=msgspec.structs.replace(said.made, driver=self._made.driver),
+            )
+            put_file(folder / "layer.json", encode(here), staging=folder.parent, fsync=True)
+        _sync_file_system(layers[0][0])
+        # crash-point: sandbox.import.synced
+        probe("sandbox.import.synced")
+        below = layers[0][1].parent
+        with self.kept():
+            if below and not self.has(below):
+                msg = f"snapshot {below!r} was collected while others were imported over it"
+                raise NotFound(msg, snapshot=below)
+            for folder, _ in layers:
+                folder.rename(self._folder / folder.name)
+                # crash-point: sandbox.import.named
+                probe("sandbox.import.named")
+        sync_names([self._folder], self._top)
+
+    def home(self, name: str) -> Path:
+        """Return the folder of a layer."""
+        return self._folder / name
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a layer."""
+        return is_id(name) and (self._folder / name).is_dir()
+
+    def names(self) -> list[str]:
+        """Return the ids of all layers, oldest first."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(path.name for path in self._folder.iterdir() if is_id(path.name))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Where the parts of the base are."""
+        return self._parts
+
+    @property
+    def tenant(self) -> Path:
+        """The folder of the tenant."""
+        return self._top
 
     def _squash(self, snapshot: str, chain: list[str], staging: Path) -> bool:
         """Keep what a snapshot's layers come to beside it, as one layer; return whether it is.

@@ -32,6 +32,10 @@ FILES = "files"
 """What changed in a layer, where nothing else is known: files, and no process was kept."""
 
 
+Generation = tuple[int, int, int]
+"""(ordinal of the run, fencing token, number of the layer under that holder)."""
+
+
 class Made(Struct, frozen=True, kw_only=True):
     """What sandboxes are made with here.
 
@@ -84,6 +88,7 @@ class Layer(Struct, frozen=True, kw_only=True):
         changes: what it holds: "files", or as whoever took it said.
         usage: of what it changed; None: not known.
         made: what it was made with.
+        generation: rises with each layer of a thread, from host to host; zeros: not known.
     """
 
     format: int
@@ -95,6 +100,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     changes: str = ""
     usage: Usage | None = None
     made: Made = Made()
+    generation: Generation = (0, 0, 0)
 
     @property
     def at(self) -> dt.datetime | None:
@@ -118,6 +124,7 @@ def encode(layer: Layer) -> bytes:
             "thread": layer.thread,
             "at_us": layer.at_us,
             "changes": layer.changes,
+            "generation": list(layer.generation),
             "bytes": usage.bytes,
             "entries": usage.entries,
             "made": {name: getattr(layer.made, name) for name in Made.__struct_fields__},
@@ -158,11 +165,13 @@ def _decode(said: Any) -> Layer:
     if number == 1:
         return Layer(**first)
     made = said["made"]
+    ordinal, token, count = said.get("generation", (0, 0, 0))
     return Layer(
         **first,
         thread=_text(said, "thread"),
         at_us=int(said["at_us"]),
         changes=_text(said, "changes"),
+        generation=(int(ordinal), int(token), int(count)),
         usage=Usage(bytes=int(said["bytes"]), entries=int(said["entries"])),
         made=Made(
             driver=_text(made, "driver"),
