@@ -14,7 +14,7 @@ from perdure.errors import (
     SnapshotNotDurable,
     UsageError,
 )
-from perdure.sandbox import FolderObjects, IsolatedSandboxes, _layers
+from perdure.sandbox import FolderObjects, IsolatedSandboxes, _layers, folder_name
 from perdure.sandbox.export import Base
 from tests.sandbox.trees import KEY, layer_of, told
 from tests.sandbox.workload import seen, turns
@@ -435,3 +435,43 @@ async def test_a_layer_that_is_kept_as_one_is_exported_as_one(hosts, monkeypatch
     there = await copied(a, b, snapshot)
     assert (await there.run("cat f*")).output == "6\n7\n"
     assert len(list(b.root.glob("tenants/acme.*/layers/l_*"))) <= 3
+
+
+async def test_what_was_imported_is_not_collected_before_it_is_used(hosts):
+    a, b = hosts("a"), hosts("b")
+    sandbox = a.open("acme", "t")
+    for n in range(3):
+        await sandbox.run(f"echo {n} > f{n}")
+        snapshot = await sandbox.take()
+    await sandbox.make_durable(snapshot)
+    there = b.open("acme", "t")
+
+    def collected(collection):
+        return collection.finish([], {folder_name("t")}).layers
+
+    with b.collection("acme") as collection:  # begun before the import
+        assert (await there.fetch(snapshot)).snapshot == snapshot
+        assert collected(collection) == 0
+    with b.collection("acme") as collection:
+        assert collected(collection) == 0
+    await there.restore(snapshot)
+    with b.collection("acme") as collection:
+        assert collected(collection) == 0
+    await there.restore(None)
+    with b.collection("acme") as collection:
+        assert collected(collection) == 3
+    await there.restore(snapshot)  # fetched once more
+    assert (await there.run("cat f*")).output == "0\n1\n2\n"
+
+
+async def test_an_import_says_what_made_it_and_is_measured(hosts):
+    a, b = hosts("a"), hosts("b")
+    sandbox = a.open("acme", "t")
+    await sandbox.run("head -c 1000000 /dev/urandom > big")
+    snapshot = await sandbox.take()
+    await sandbox.make_durable(snapshot)
+    there = b.open("acme", "u")
+    await there.restore(snapshot)
+    first, second = await sandbox.snapshot(snapshot), await there.snapshot(snapshot)
+    assert (second.made, second.at, second.thread) == (first.made, first.at, first.thread)
+    assert second.bytes >= 1_000_000
