@@ -20,7 +20,6 @@ journal names none either, and the next restore throws it away. A head that is o
 layer is no harm: the journal says which snapshot counts, and `restore` is called with it.
 """
 
-import ctypes
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -35,6 +34,7 @@ from perdure.sandbox._disk import (
     make_folder,
     put_file,
     remove_folder,
+    sync_file_system,
     sync_names,
 )
 from perdure.sandbox._made import FILES, FORMAT, Generation, Layer, Made, check_fits, encode, read
@@ -53,8 +53,6 @@ yet: one that it is about to stand on, and those that it was copied to while it 
 
 BASE = "base"
 """The snapshot of a thread that changed nothing."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def part_name(at: str) -> str:
@@ -262,7 +260,7 @@ class Layers:
             generation=generation,
         )
         put_file(layer / "layer.json", encode(said), staging=thread / "staging", fsync=True)
-        _sync_file_system(layer)
+        sync_file_system(layer)
         # crash-point: sandbox.freeze.synced
         probe("sandbox.freeze.synced")
         make_folder(self._folder)
@@ -321,7 +319,7 @@ class Layers:
                 made=msgspec.structs.replace(said.made, driver=self._made.driver),
             )
             put_file(folder / "layer.json", encode(here), staging=folder.parent, fsync=True)
-        _sync_file_system(layers[0][0])
+        sync_file_system(layers[0][0])
         # crash-point: sandbox.import.synced
         probe("sandbox.import.synced")
         below = layers[0][1].parent
@@ -370,7 +368,7 @@ class Layers:
             for at in self._parts:
                 layers = [Path(self.folder(name, at)) for name in reversed(chain)]
                 squash(layers, fresh / part_name(at))
-            _sync_file_system(fresh)
+            sync_file_system(fresh)
         except (OSError, UsageError):
             if len(chain) + SQUASH_AT > CHAIN_MAX:
                 raise
@@ -495,14 +493,3 @@ def clear(thread: Path) -> None:
 def is_id(name: str) -> bool:
     """Return whether a name is one of a layer."""
     return name.startswith("l_") and name[2:].isalnum() and name.isascii()
-
-
-def _sync_file_system(folder: Path) -> None:
-    """Make everything on the folder's file system durable: the kernel has it in its caches."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if _libc.syncfs(descriptor) < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(folder))
-    finally:
-        os.close(descriptor)
