@@ -111,6 +111,10 @@ NEXT: dict[type[PerdureError], str] = {
         "Remove something in the sandbox, go back to a snapshot, or open the sandboxes with a "
         "larger `bytes_max` or `files_max`, as the message says."
     ),
+    errors.SnapshotBroken: (
+        "Find out who writes to the place of the exports. `perdure sandbox verify URL` says what "
+        "is whole there; a worker on the host that took the snapshot still has it."
+    ),
     errors.VersionMismatch: (
         "Start a worker with the run's version, which takes it up by itself; or `perdure resolve "
         "RUN_ID --to-version N --by NAME`; or `perdure cancel RUN_ID`."
@@ -130,6 +134,10 @@ NEXT: dict[type[PerdureError], str] = {
     errors.StoreFull: "Free space on the disk (or raise the quota) and try again.",
     errors.QuotaExceeded: (
         "Make room (`perdure prune`), or raise the quota (`perdure quota set`), and try again."
+    ),
+    errors.SnapshotNotDurable: (
+        "Look at the place of the exports as the message says. Workers try again by themselves; by "
+        "hand: `perdure sandbox export`."
     ),
     errors.StoreForeign: "Name another file in the store URL.",
     errors.StoreSchemaNewer: "Use the newer Perdure that wrote it, or another store.",

@@ -119,6 +119,22 @@ def files_of(cli):
     return found
 
 
+def exports_of(cli):
+    """Return what the commands about exports say; {}: this host can make no sandboxes."""
+    if not cli("doctor", "--host", "--json").json["host"]["can_isolate"]:
+        return {}
+    (cli.folder / "exporting.py").write_text(AGENT)
+    cli("run", "exporting.py:graph", "--thread", "out", "--sandbox", "out", "--json")
+    url, plain = (cli.folder / "exports").as_uri(), ("--plain", "--json")
+    return {
+        "sandbox export": cli("sandbox", "export", "out", "--to", url, *plain).json,
+        "sandbox import": cli(
+            "sandbox", "import", "in", "--from", url, "--thread", "out", *plain
+        ).json,
+        "sandbox verify": cli("sandbox", "verify", url, *plain).json,
+    }
+
+
 def shape(value, name=""):
     """Return the keys of JSON-like data; a list is its first item."""
     if name in FREE or (name == "schema" and not isinstance(value, int)):
@@ -168,6 +184,7 @@ def shapes(cli):
     found |= audits(cli)
     found |= erased(cli)
     found |= files_of(cli)
+    found |= exports_of(cli)
     answer = ["--value", '{"granted": true, "limit": 1}', "--by", "ada", "--json"]
     found["approve"] = cli("approve", ask_id, *answer).json
     end(other)

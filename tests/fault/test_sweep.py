@@ -39,6 +39,8 @@ ELSEWHERE = {
     "sandbox.collect.": "tests/fault/test_collect_crash.py",
     "prune.layers.": "tests/fault/test_collect_crash.py",
     "erase.sandbox.": "tests/fault/test_erase_files.py",
+    "sandbox.export.": "tests/fault/test_export_crash.py",
+    "sandbox.import.": "tests/fault/test_export_crash.py",
 }
 """Crash points, by the beginning of their names, that tests of their own kill at."""
 

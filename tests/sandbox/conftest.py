@@ -1,6 +1,7 @@
 """Real sandboxes of this host. Where it can make none, everything here is skipped, and says so."""
 
 import asyncio
+import functools
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,6 +10,10 @@ import pytest
 
 from perdure.errors import UsageError
 from perdure.sandbox import IsolatedSandbox, IsolatedSandboxes, Ran
+from perdure.sandbox.export import _base
+from tests.sandbox.trees import KEY
+
+TOLD = _base._told  # what the host's files are, looked at once
 
 
 @pytest.fixture(scope="session")
@@ -59,3 +64,31 @@ def shell(sandbox) -> Callable[..., Ran]:
 @pytest.fixture
 def is_root() -> bool:
     return os.geteuid() == 0
+
+
+@pytest.fixture
+def hosts(is_able, tmp_path, monkeypatch) -> Iterator[Callable[..., IsolatedSandboxes]]:
+    """Make backends of several hosts, by name, that export to one place with one key."""
+    monkeypatch.setenv("EXPORT_KEY", KEY)
+    monkeypatch.setattr(_base, "_told", _told_once)
+    made: dict[str, IsolatedSandboxes] = {}
+
+    def host(name: str, **settings) -> IsolatedSandboxes:
+        if name not in made:
+            place = {"export": (tmp_path / "objects").as_uri(), "keys": "env:EXPORT_KEY"}
+            made[name] = IsolatedSandboxes(tmp_path / name, **{**place, **settings})
+        return made[name]
+
+    yield host
+    for backend in made.values():
+        backend.close()
+
+
+@functools.cache
+def _told_of_host(folder: str) -> list[bytes]:
+    return list(TOLD(folder, with_content=False))
+
+
+def _told_once(folder: str, *, with_content: bool):
+    """Look at the host's own files once for all tests: they are large, and nobody changes them."""
+    return TOLD(folder, with_content=True) if with_content else _told_of_host(folder)

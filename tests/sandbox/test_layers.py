@@ -7,7 +7,7 @@ import random
 import pytest
 
 from perdure.errors import NotFound, StoreCorrupt, UsageError
-from perdure.sandbox import IsolatedSandboxes
+from perdure.sandbox import IsolatedSandboxes, _layers
 from perdure.sandbox import limits as room_limits
 from tests.sandbox.long import LONG, alive
 from tests.sandbox.workload import seen, turns
@@ -316,3 +316,18 @@ async def test_the_kernel_takes_a_deep_stack(sandbox):
 
 def test_the_limit_of_layers_is_below_the_kernels():
     assert room_limits.SQUASH_AT < room_limits.CHAIN_MAX < 500
+
+
+async def test_an_attribute_that_a_command_set_hides_nothing_in_a_long_chain(backend, monkeypatch):
+    monkeypatch.setattr(_layers, "SQUASH_AT", 2)
+    sandbox = backend.open("acme", "t")
+    await sandbox.run("mkdir d; echo below > d/below")
+    await sandbox.take()
+    forge = "import os; os.setxattr('d', 'user.overlay.opaque', b'y'); open('d/above', 'w').close()"
+    assert (await sandbox.run(["/usr/bin/python3", "-I", "-c", forge])).code == 0
+    snapshot = await sandbox.take()
+    assert [change.kind for change in (await sandbox.changes("base")).paths] == ["added"] * 3
+    await sandbox.run("echo more > more")  # over it, so that it is kept as one layer
+    await sandbox.take()
+    await sandbox.restore(snapshot)
+    assert (await sandbox.run("ls d")).output == "above\nbelow\n"

@@ -24,8 +24,8 @@ async def shell(command: str, *, sandbox) -> str:
     return ran.output + ran.errors
 
 
-def graph_of(*commands):
-    graph = Graph(State, name="shells")
+def graph_of(*commands, name="shells"):
+    graph = Graph(State, name=name)
     before = START
     for n, command in enumerate(commands):
 

@@ -22,6 +22,7 @@ from perdure.cli import (
     _orders,
     _reading,
     _retaining,
+    _sandbox_export,
     _sandboxes,
     _travel,
     _working,
@@ -103,11 +104,14 @@ GROUPS: dict[str, tuple[str, dict[Callable[..., None], str]]] = {
         },
     ),
     "sandbox": (
-        "Files of threads: list, show, collect.",
+        "Files of threads: list, collect, export.",
         {
             _sandboxes.sandbox_list: "List the threads whose files are there.",
             _sandboxes.sandbox_show: "Show a thread's snapshots of files.",
             _sandboxes.sandbox_collect: "Remove snapshots that nothing needs.",
+            _sandbox_export.sandbox_export: "Export snapshots, for other hosts.",
+            _sandbox_export.sandbox_import: "Bring an exported snapshot here.",
+            _sandbox_export.sandbox_verify: "Is what was exported whole?",
         },
     ),
     "keys": (

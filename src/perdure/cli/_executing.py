@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import shlex
 import signal
 import sys
@@ -19,6 +18,9 @@ from perdure.cli._options import (
     AsJson,
     Input,
     Key,
+    SandboxDurable,
+    SandboxExport,
+    SandboxKeys,
     SandboxRoot,
     StoreUrl,
     Subject,
@@ -28,7 +30,7 @@ from perdure.cli._options import (
     await_,
 )
 from perdure.cli._output import error_json, note, print_json, say
-from perdure.cli._sandbox import sandboxes
+from perdure.cli._sandbox import SandboxTerms
 from perdure.cli._store import DEFAULT_URL, check_shared, creating, existing, with_store
 from perdure.cli._targets import load_target
 from perdure.cli._text import clean, clock_time, pretty_json
@@ -118,6 +120,9 @@ def run(
     tenant: Tenant = "default",
     store: StoreUrl = DEFAULT_URL,
     sandbox: SandboxRoot = None,
+    sandbox_export: SandboxExport = None,
+    sandbox_keys: SandboxKeys = None,
+    sandbox_durable: SandboxDurable = False,
     as_json: AsJson = False,
 ) -> None:
     r"""Start a run and execute it here until it ends, or waits for somebody.
@@ -138,7 +143,10 @@ def run(
     """
     log_to_stderr(logging.WARNING)
     given = None if input_ is None else parse_json(input_, "--input")
-    foreground = Foreground(target=target, url=store, as_json=as_json, sandbox=sandbox)
+    terms = SandboxTerms(
+        folder=sandbox, export=sandbox_export, keys=sandbox_keys, is_durable=sandbox_durable
+    )
+    foreground = Foreground(target=target, url=store, as_json=as_json, sandbox=terms)
     options = {"thread": thread, "key": key, "subject": subject, "tenant": tenant}
     raise typer.Exit(await_(foreground.execute(given, options)))
 
@@ -150,7 +158,7 @@ class Foreground:
     target: str
     url: str
     as_json: bool
-    sandbox: str | None = None
+    sandbox: SandboxTerms
     after: int = 0
 
     async def execute(self, given: Any, options: dict[str, Any]) -> int:
@@ -158,7 +166,7 @@ class Foreground:
         graph = load_target(self.target)
         interrupts = Interrupts()
         interrupts.watch()
-        backend = await sandboxes(self.sandbox)
+        backend = await self.sandbox.open()
         async with creating(self.url, [graph], worker=True, sandbox=backend) as runtime:
             typed = typed_input(runtime.engine.plan_of(graph), given)
             started = await runtime.start(graph, typed, **options)
@@ -215,9 +223,7 @@ class Foreground:
 
     def worker_command(self) -> str:
         """Return the command that executes what this one started."""
-        words = ["perdure", "worker", self.target]
-        if self.sandbox and self.sandbox != os.environ.get("PERDURE_SANDBOX"):
-            words += ["--sandbox", self.sandbox]
+        words = ["perdure", "worker", self.target, *self.sandbox.words()]
         return with_store(shlex.join(words), self.url)
 
     async def worker_command_for(self, runtime: Runtime, row: RunRow, outlook: Outlook) -> str:

@@ -49,6 +49,28 @@ FilesOf = Annotated[
         help="Do it with the files of sandboxes, too, which are kept there.",
     ),
 ]
+SandboxExport = Annotated[
+    str | None,
+    typer.Option(
+        "--sandbox-export",
+        envvar="PERDURE_SANDBOX_EXPORT",
+        metavar="URL",
+        help="Export snapshots there, and fetch those of other hosts.",
+    ),
+]
+SandboxKeys = Annotated[
+    str | None,
+    typer.Option(
+        "--sandbox-keys",
+        envvar="PERDURE_SANDBOX_KEYS",
+        metavar="FROM",
+        help="What exports are encrypted with (default: --keys).",
+    ),
+]
+SandboxDurable = Annotated[
+    bool,
+    typer.Option("--sandbox-durable", help="Go on only when a snapshot outlives this host."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/cli.md).")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; it is recorded.")]
 Sender = Annotated[str, typer.Option("--by", metavar="NAME", help="Who sends it; it is recorded.")]

@@ -10,10 +10,17 @@ import typer
 
 from perdure.cli import _shapes as shapes
 from perdure.cli._executing import Interrupts, drain, log_to_stderr
-from perdure.cli._options import SandboxRoot, StoreUrl, await_
+from perdure.cli._options import (
+    SandboxDurable,
+    SandboxExport,
+    SandboxKeys,
+    SandboxRoot,
+    StoreUrl,
+    await_,
+)
 from perdure.cli._output import note, print_json, say, table
 from perdure.cli._reading import refuse_given
-from perdure.cli._sandbox import sandboxes
+from perdure.cli._sandbox import SandboxTerms
 from perdure.cli._store import DEFAULT_URL, check_shared, creating
 from perdure.cli._targets import load_target
 from perdure.cli._text import plural
@@ -83,6 +90,9 @@ def worker(
     drain_window: DrainWindow = DRAIN_WINDOW_S,
     health: Health = None,
     sandbox: SandboxRoot = None,
+    sandbox_export: SandboxExport = None,
+    sandbox_keys: SandboxKeys = None,
+    sandbox_durable: SandboxDurable = False,
     versions: Annotated[
         bool, typer.Option("--versions", help="Print what it would execute, and exit.")
     ] = False,
@@ -106,6 +116,8 @@ def worker(
       perdure worker refunds.py:graph --concurrency 16 --lease-ttl 30 --drain-window 25
       perdure worker refunds.py:graph --health 0.0.0.0:8080
       perdure worker agent.py:graph --sandbox /var/lib/agents
+      perdure worker agent.py:graph --sandbox /var/lib/agents --sandbox-durable \
+        --sandbox-export file:///mnt/exports --sandbox-keys file:/etc/perdure/keys
       perdure worker refunds.py:graph --versions --json
     """
     if versions:
@@ -126,7 +138,10 @@ def worker(
         drain_window_s=drain_window,
     )
     address = None if health is None else address_of(health)
-    await_(_work(targets, store, settings, address, sandbox=sandbox))
+    terms = SandboxTerms(
+        folder=sandbox, export=sandbox_export, keys=sandbox_keys, is_durable=sandbox_durable
+    )
+    await_(_work(targets, store, settings, address, sandbox=terms))
 
 
 def _print_versions(graphs: list[Any], *, as_json: bool) -> None:
@@ -159,12 +174,12 @@ async def _work(
     settings: WorkerSettings,
     health: tuple[str, int] | None,
     *,
-    sandbox: str | None,
+    sandbox: SandboxTerms,
 ) -> None:
     interrupts = Interrupts()
     interrupts.watch()
     graphs = [load_target(target) for target in targets]
-    backend = await sandboxes(sandbox)
+    backend = await sandbox.open()
     async with creating(told_store(url), graphs, worker=settings, sandbox=backend) as runtime:
         tell_of_ends(runtime)
         executing = runtime.worker

@@ -1,6 +1,7 @@
 """Bytes to values and back: values, records, frames, the hash chain. Pure."""
 
 from perdure.codec._arrays import ShownArray
+from perdure.codec._compress import compressed, expanded
 from perdure.codec._envelope import (
     KEY_BYTES,
     KEY_ID_BYTES,
@@ -64,6 +65,7 @@ __all__ = [
     "ValueCodec",
     "chain_hash",
     "chain_hash_of",
+    "compressed",
     "decode_record",
     "default_name",
     "describe",
@@ -72,6 +74,7 @@ __all__ = [
     "encode_record",
     "erase_frame",
     "erased_blank",
+    "expanded",
     "is_erased",
     "is_hash_right",
     "is_large",

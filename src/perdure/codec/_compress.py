@@ -33,28 +33,33 @@ def _compressor() -> Any:
     return _zstd().ZstdCompressor(level=_LEVEL)
 
 
-def _most(packed_bytes: int) -> int:
+def _most(packed_bytes: int, free: int) -> int:
     """Return how many bytes a packed form may stand for: what is damaged can't fill the memory."""
-    return max(EXPANDED_FREE, packed_bytes * EXPANSION_MAX)
+    return max(free, packed_bytes * EXPANSION_MAX)
 
 
-def compressed(payload: bytes) -> bytes | None:
-    """Return the payload compressed; None: it stays as it is, as that saves little or too much."""
+def compressed(payload: bytes, *, free: int = EXPANDED_FREE) -> bytes | None:
+    """Return the payload compressed; None: it stays as it is, as that saves little or too much.
+
+    `free`: up to how many bytes it never saves too much, as who reads it bears them.
+    """
     if len(payload) < COMPRESSED_MIN:
         return None
     compressor = _compressor()
     packed: bytes = compressor.compress(payload, compressor.FLUSH_FRAME)
     is_worth_it = len(packed) < len(payload) * 9 // 10
-    return packed if is_worth_it and len(payload) <= _most(len(packed)) else None
+    return packed if is_worth_it and len(payload) <= _most(len(packed), free) else None
 
 
-def expanded(packed: bytes | memoryview, *, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
-    """Return what was compressed.
+def expanded(
+    packed: bytes | memoryview, *, bytes_max: int = FRAME_BYTES_MAX, free: int = EXPANDED_FREE
+) -> bytes:
+    """Return what was compressed; `free`: as it was compressed with.
 
     Raises:
         DecodeFailed: damaged, or larger than `bytes_max`; nothing larger was kept in memory.
     """
-    bytes_max = min(bytes_max, _most(len(packed)))
+    bytes_max = min(bytes_max, _most(len(packed), free))
     zstd = _zstd()
     decompressor = zstd.ZstdDecompressor()
     try:

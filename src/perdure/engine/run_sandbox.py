@@ -13,7 +13,7 @@ import asyncio
 from typing import Any
 
 from perdure.engine.ports import HeldRun, NodePort
-from perdure.errors import NotFound, SandboxMissing
+from perdure.errors import NotFound, SandboxMissing, SnapshotBroken, UsageError
 from perdure.model import EffectKind
 from perdure.model import records as rec
 
@@ -62,7 +62,7 @@ class RunSandbox:
         # Whatever no snapshot holds was left by an execution that did not end.
         try:
             await self.open().resume(self._run.state.snapshot)
-        except NotFound as error:
+        except (NotFound, SnapshotBroken, UsageError) as error:
             self._run.park(self._missing(f"its sandboxes are not those of this run: {error}"))
 
     def _missing(self, why: str) -> SandboxMissing:

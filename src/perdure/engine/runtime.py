@@ -221,6 +221,7 @@ class Runtime(Orders, Travels):
             await self.engine.queue.close()
             await self.engine.store.close()
             if self.engine.sandbox_backend is not None:
+                await _settled(self.engine.sandbox_backend)
                 self.engine.sandbox_backend.close()
 
     # -- starting ----------------------------------------------------------------------------------
@@ -718,6 +719,13 @@ def _already_answered(ask: views.Ask) -> AlreadyAnswered:
     return AlreadyAnswered(
         msg, ask_id=ask.id, state=ask.state.value, by=ask.answered_by, value=ask.value
     )
+
+
+async def _settled(sandboxes: Any) -> None:
+    """Let a backend that exports snapshots end what it began."""
+    settle = getattr(sandboxes, "settle", None)
+    if settle is not None:
+        await settle()
 
 
 def _on_busy(value: OnBusy | str) -> OnBusy:

@@ -31,11 +31,13 @@ now, whether trying again can help, and the next command. The tree:
     +-- SandboxMissing            a worker has no sandbox, or not the one of the run
     +-- SandboxUnstoppable        processes of a sandbox can't be stopped together
     +-- SandboxFull               a sandbox takes more room than it may
+    +-- SnapshotBroken            an exported snapshot that is not what was exported
     +-- VersionMismatch           nobody executes the run's version, or the other one does not fit
     +-- MigrationFailed           what a run stored can't be brought to another graph version
     +-- StoreError                the store can't serve
     |   +-- StoreUnavailable  StoreLocked  StoreReadOnly  StoreFull
     |   |   +-- QuotaExceeded     a start beyond the room that a tenant may take
+    |   +-- SnapshotNotDurable    a snapshot that can't be exported, or fetched, now
     |   +-- CommitUncertain       the answer of a write was lost; call again with the same arguments
     |   +-- StoreForeign          not a Perdure store
     |   +-- StoreSchemaNewer      written by a newer Perdure
@@ -97,6 +99,8 @@ from perdure.errors._tree import (
     SandboxUnstoppable,
     SealBroken,
     SettingInvalid,
+    SnapshotBroken,
+    SnapshotNotDurable,
     StartKeyReused,
     StateMutated,
     StepLimitReached,
@@ -160,6 +164,8 @@ __all__ = [
     "SandboxUnstoppable",
     "SealBroken",
     "SettingInvalid",
+    "SnapshotBroken",
+    "SnapshotNotDurable",
     "StartKeyReused",
     "StateMutated",
     "StepLimitReached",

@@ -70,6 +70,8 @@ CATALOGUE: dict[type[tree.PerdureError], CatalogueEntry] = {
     tree.SandboxMissing: _entry("PD504", 409, 12, 0),
     tree.SandboxUnstoppable: _entry("PD505", 409, 12, 0),
     tree.SandboxFull: _entry("PD506", 507, 45, 0),
+    tree.SnapshotBroken: _entry("PD507", 409, 12, 0),
+    tree.SnapshotNotDurable: _entry("PD508", 503, 46, 1),
     tree.StoreError: _entry("PD600", 503, 30, 1),
     tree.StoreUnavailable: _entry("PD601", 503, 30, 1),
     tree.StoreLocked: _entry("PD602", 503, 31, 1),

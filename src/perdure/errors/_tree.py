@@ -202,6 +202,13 @@ class SandboxFull(PerdureError):
     """A sandbox takes more room than it may; no snapshot was taken, its files are as they were."""
 
 
+class SnapshotBroken(PerdureError):
+    """An exported snapshot is not what was exported, or is older than what is known; not restored.
+
+    What was on this host before is as it was.
+    """
+
+
 class VersionMismatch(PerdureError):
     """A run and the graph version that is there do not fit.
 
@@ -247,6 +254,10 @@ class StoreFull(StoreError):
 
 class QuotaExceeded(StoreFull):
     """A start beyond the room that the tenant, or the store, may take; nothing was written."""
+
+
+class SnapshotNotDurable(StoreError):
+    """A snapshot could not be exported or fetched; it is where it was, and trying again goes on."""
 
 
 class StoreForeign(StoreError):

@@ -14,6 +14,16 @@ from perdure.sandbox._processes import Process
 from perdure.sandbox._story import Snapshot, ThreadFiles, history_of, threads_in
 from perdure.sandbox._trees import Tree
 from perdure.sandbox._turns import Capabilities, Limits
+from perdure.sandbox.export import (
+    Fetched,
+    FolderObjects,
+    ObjectStore,
+    Tally,
+    Verified,
+    make_objects,
+    tenants_of,
+    verify,
+)
 
 __all__ = [
     "Capabilities",
@@ -23,6 +33,8 @@ __all__ = [
     "Contact",
     "DirectorySandbox",
     "DirectorySandboxes",
+    "Fetched",
+    "FolderObjects",
     "Images",
     "IsolatedSandbox",
     "IsolatedSandboxes",
@@ -31,14 +43,20 @@ __all__ = [
     "Limits",
     "Made",
     "Network",
+    "ObjectStore",
     "Package",
     "Process",
     "Ran",
     "ServiceState",
     "Snapshot",
+    "Tally",
     "ThreadFiles",
     "Tree",
+    "Verified",
     "folder_name",
     "history_of",
+    "make_objects",
+    "tenants_of",
     "threads_in",
+    "verify",
 ]

@@ -104,11 +104,13 @@ def _look(entry: os.DirEntry[str]) -> _Seen:
 
 
 def hides_below(path: str, *, is_link: bool = False) -> bool:
-    """Return whether a folder hides what is below it; `is_link`: path is one of /proc/self/fd."""
-    for name in OPAQUE:
-        with suppress(OSError):
-            if os.getxattr(path, name, follow_symlinks=is_link) == b"y":
-                return True
+    """Return whether a folder hides what is below it; `is_link`: path is one of /proc/self/fd.
+
+    Only by the attribute that this driver's overlays have: the other one any command can set.
+    """
+    with suppress(OSError):
+        own = OPAQUE[0 if os.geteuid() == 0 else 1]
+        return os.getxattr(path, own, follow_symlinks=is_link) == b"y"
     return False
 
 

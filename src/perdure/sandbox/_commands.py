@@ -10,6 +10,7 @@ from msgspec import structs
 from perdure.errors import NotFound, UsageError
 from perdure.model.sandbox import Changes, Ran, ServiceState
 from perdure.sandbox._disk import disk_errors
+from perdure.sandbox._exported import Exported
 from perdure.sandbox._ground import Ground
 from perdure.sandbox._launching import Ended, Order
 from perdure.sandbox._layers import BASE
@@ -27,6 +28,7 @@ from perdure.sandbox._turns import (
     check,
     text_of,
 )
+from perdure.sandbox.export import Exports, Tenant
 from perdure.sandbox.inside.services import MANIFEST, MANIFEST_BYTES_MAX, SERVICES_MAX
 from perdure.sandbox.limits import (
     NAME_CHARACTERS_MAX,
@@ -40,6 +42,8 @@ class Backend(Keeper, Protocol):
 
     limits: Limits
     is_live: bool
+    exports: Exports | None
+    durable: bool
 
     async def execute(self, tree: Tree, order: Order, lock: Lock | None) -> Ended:
         """Execute a command in a tree; the lock is handed over."""
@@ -50,13 +54,16 @@ class Backend(Keeper, Protocol):
         ...
 
 
-class IsolatedSandbox:
+class IsolatedSandbox(Exported):
     """The files of one thread, and commands that run over them, one at a time."""
 
-    def __init__(self, backend: Backend, ground: Ground) -> None:
-        """Use what the ground names."""
+    _backend: Backend
+
+    def __init__(self, backend: Backend, ground: Ground, tenant: Tenant) -> None:
+        """Use what the ground names, a folder of the tenant's."""
         self._backend = backend
         self._ground = ground
+        self._tenant = tenant
         self._gate = asyncio.Lock()
         self._limits = backend.limits
         self._next = Prepared(backend, ground, self._gate, is_staying=backend.is_live)
@@ -357,15 +364,20 @@ class IsolatedSandbox:
             UsageError: it stands on too many layers; no snapshot was taken.
             SandboxFull: it takes more room than it may; no snapshot was taken.
             StoreError: the disk cannot serve; no snapshot was taken.
+            SnapshotNotDurable: of a backend that is to be durable: it is on this host only.
 
-        Durability: the whole snapshot is on disk when this returns. Cancel-safe: yes; it may be
-            taken still.
+        Durability: the whole snapshot is on disk when this returns; of a backend that is to be
+            durable, it outlives the host. Cancel-safe: yes; it may be taken still.
         """
         async with self._gate:
             self._next.stop()
             taken = await self._states.take()
             self._prepare()
-            return taken
+        if self._backend.durable:
+            await self.make_durable(taken)
+        else:
+            self._offer(taken)
+        return taken
 
     async def restore(self, snapshot: str | None) -> None:
         """Make the files what they were at the snapshot (None: the base's).
@@ -373,8 +385,11 @@ class IsolatedSandbox:
         Whatever is alive is ended. Of what was alive when the snapshot was taken, services are
         started again with the next command, and the rest is named by it and by `lost`.
 
+        One that is not on this host is fetched from where snapshots are exported to.
+
         Raises:
             NotFound: there is no such snapshot; the files are as they were.
+            SnapshotBroken: what was exported is not what was put there; the same.
             StoreCorrupt: a layer that it stands on is missing; the files are as they were.
             UsageError: it was made on another base, or by another driver; the files are as they
                 were.
@@ -397,9 +412,12 @@ class IsolatedSandbox:
     ) -> None:
         async with self._gate:
             self._next.stop()
+            if snapshot is not None:
+                await self._fetch(snapshot)
             await act(snapshot)
             self._is_new = False
             self._prepare()
+        self._offer(snapshot or BASE)
 
     def _prepare(self) -> None:
         if self._live.tree is None:

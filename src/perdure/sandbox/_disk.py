@@ -1,5 +1,6 @@
 """Durable files: what is written here is all there after a crash, or not there."""
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -14,6 +15,8 @@ from perdure.sandbox.limits import LOCK_STEP_S, LOCK_WAIT_S
 
 BLOCK_BYTES = 512
 """Unit of `st_blocks`, whatever the file system's block is."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -50,6 +53,17 @@ def open_lock(path: Path) -> int:
         if owner.st_uid:
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
     return descriptor
+
+
+def sync_file_system(folder: Path) -> None:
+    """Make everything on the folder's file system durable: the kernel has it in its caches."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _libc.syncfs(descriptor) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(descriptor)
 
 
 def make_folder(folder: Path) -> None:

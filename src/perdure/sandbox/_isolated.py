@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perdure.clock import Services, system_services
-from perdure.errors import SandboxUnstoppable, UsageError
+from perdure.errors import SandboxUnstoppable, SettingInvalid, UsageError
 from perdure.sandbox._cgroups import Cgroups
 from perdure.sandbox._commands import IsolatedSandbox
 from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
@@ -36,8 +36,18 @@ from perdure.sandbox._turns import (
     refused,
     rlimits,
 )
+from perdure.sandbox.export import (
+    Base,
+    Exports,
+    ObjectStore,
+    Tally,
+    Tenant,
+    driver_of,
+    make_objects,
+)
 from perdure.sandbox.inside import landlock
 from perdure.sandbox.limits import (
+    EXPORT_WINDOW_S,
     PREPARED,
     PREPARED_MAX,
     RANGE_FIRST,
@@ -46,6 +56,7 @@ from perdure.sandbox.limits import (
     SANDBOX_BYTES_MAX,
     SANDBOX_FILES_MAX,
 )
+from perdure.sealing import KeyProvider, make_keys
 
 OVERLAY = {
     "metacopy": "off",
@@ -81,6 +92,10 @@ class IsolatedSandboxes(LayersKept):
         images: Images | None = None,
         bytes_max: int = SANDBOX_BYTES_MAX,
         files_max: int = SANDBOX_FILES_MAX,
+        export: str | ObjectStore | None = None,
+        keys: str | KeyProvider | None = None,
+        plain: bool = False,
+        durable: bool = False,
         services: Services | None = None,
     ) -> None:
         """Keep everything under root, which is made on first use.
@@ -96,12 +111,21 @@ class IsolatedSandboxes(LayersKept):
             images: keeps the memory of such processes with snapshots; None: it is lost.
             bytes_max: what a sandbox may take on the disk; a command that takes more is killed.
             files_max: the same in files and folders.
+            export: where snapshots are exported to, so that other hosts find them: `file:///path`,
+                a plug-in's URL, or an `ObjectStore`; None: they are on this host only.
+            keys: what exports are encrypted with, as a store's: `env:NAME`, `file:PATH`, or a
+                `KeyProvider`.
+            plain: export without encryption, when no keys are given.
+            durable: a snapshot is taken only when it is exported: runs then record none that dies
+                with the host. Else it is exported as soon as there is time.
             services: clock, identifiers and crash points.
 
         Raises:
             UsageError: this platform has no namespaces, says what there is instead; or a number
                 is out of range.
             SandboxUnstoppable: processes are to live on, and here is no group to stop them by.
+            SettingInvalid: `export` names no place, `keys` no keys, or one is given without the
+                other.
         """
         if not 0 <= prepared <= PREPARED_MAX:
             msg = f"prepared is {prepared}: it can be from 0 to {PREPARED_MAX}"
@@ -118,6 +142,12 @@ class IsolatedSandboxes(LayersKept):
         self._env = {"PATH": PATH, "HOME": HOME, "LANG": "C.UTF-8", **(env or {})}
         self.limits = limits or Limits()
         self.network = network
+        self.exports = _exports(self.root, export, keys, self.services, plain=plain)
+        self.durable = durable
+        if durable and self.exports is None:
+            msg = "durable= needs a place to export to: name it (export=)"
+            raise SettingInvalid(msg)
+        self._base: Base | None = None
         self._is_root = os.geteuid() == 0
         self._launcher = Launcher()
         self._cgroups = Cgroups(self.services.ids)
@@ -139,40 +169,86 @@ class IsolatedSandboxes(LayersKept):
         self.parts: list[tuple[str, str]] = []
 
     def close(self) -> None:
-        """Kill what is running or waits, and the process that starts it. Idempotent."""
+        """Kill what is running or waits, and the process that starts it. Idempotent.
+
+        An export that is under way stops; `settle` waits for it.
+        """
+        if self.exports is not None:
+            self.exports.stop()
         self.closings += 1
         self._launcher.close()
         self._waiting.clear()
         self._user.end()
+
+    async def settle(self, window_s: float = EXPORT_WINDOW_S) -> None:
+        """Return when the snapshots that were taken are exported, or after so many seconds."""
+        if self.exports is not None:
+            await self.exports.settle(window_s)
 
     def open(self, tenant: str, thread: str, *, fence: Fence | None = None) -> IsolatedSandbox:
         """Return the sandbox of a thread; a new one stands on the base.
 
         `fence`: of the run that uses it, see `_lock`; None: it is used by hand.
         """
-        tenant_folder = self.folder(tenant)
-        with disk_errors("open", tenant_folder):
+        opened = self.tenant(folder_name(tenant))
+        folder = opened.layers.tenant / "threads" / folder_name(thread)
+        with disk_errors("open", folder):
+            make_folder(folder)
+        ids = opened.driver.first, opened.driver.count
+        ground = Ground(folder, opened.layers, self.services, ids=ids, fence=fence)
+        return IsolatedSandbox(self, ground, opened)
+
+    def tenant(self, name: str) -> Tenant:
+        """Return the layers of a tenant; `name`: of its folder."""
+        folder = self.root / "tenants" / name
+        with disk_errors("open", folder):
             self._prepare()
             self._user.begin()
-            make_folder(tenant_folder)
-            ids = self._ids(folder_name(tenant))
+            make_folder(folder)
+            ids = self._ids(name)
             ats = tuple(at for at, _base in self.parts)
-            owner = ids[0] if self._is_root else os.geteuid()
+            if self._base is None:
+                self._base = Base(self.parts, list(self._show))
             base = Path(self.parts[0][1]).name
             layers = Layers(
-                tenant_folder,
+                folder,
                 base=base,
                 parts=ats,
-                owner=owner,
+                owner=ids[0],
                 made=made_here(self._driver),
                 room=self.room,
                 user=self._user.name,
                 now_us=self.services.clock.now_us,
             )
-            folder = tenant_folder / "threads" / folder_name(thread)
-            make_folder(folder)
-            ground = Ground(folder, layers, self.services, ids=ids, fence=fence)
-            return IsolatedSandbox(self, ground)
+            return Tenant(name, layers, driver_of(ids), self._base)
+
+    async def make_all_durable(self) -> tuple[list[str], Tally]:
+        """Export every snapshot of every tenant that is not exported yet.
+
+        Returns:
+            The snapshots that were exported, oldest first, and what was put there for them.
+
+        Raises:
+            SettingInvalid: the backend has no place to export to.
+            UsageError, StoreError: one of them can't be exported; those before it are.
+        """
+        if self.exports is None:
+            msg = "these sandboxes export nothing: name a place, IsolatedSandboxes(..., export=URL)"
+            raise SettingInvalid(msg)
+        done: list[str] = []
+        total = Tally()
+        for name in self.tenants():
+            tenant = self.tenant(name)
+            for snapshot in tenant.layers.names():
+                if not self.exports.is_durable(tenant, snapshot):
+                    total += await self.exports.make_durable(tenant, snapshot)
+                    done.append(snapshot)
+        return done, total
+
+    def tenants(self) -> list[str]:
+        """Return the names of the folders of all tenants."""
+        folder = self.root / "tenants"
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     async def capabilities(self) -> Capabilities:
         """Return what isolates here, after having executed something in it.
@@ -293,3 +369,27 @@ class IsolatedSandboxes(LayersKept):
         """Return the environment of a command."""
         variables = {} if self.network is None else self.network.variables
         return {**self._env, **variables, **env}
+
+
+def _exports(
+    root: Path,
+    export: str | ObjectStore | None,
+    keys: str | KeyProvider | None,
+    services: Services,
+    *,
+    plain: bool,
+) -> Exports | None:
+    """Return the exports of a backend; None: it has none."""
+    if export is None:
+        if keys is not None or plain:
+            msg = "keys= and plain= are for exports: name their place (export=)"
+            raise SettingInvalid(msg)
+        return None
+    if (keys is None) != plain:
+        msg = (
+            "exports are encrypted: name the keys (keys='file:PATH'; 'perdure keys new' makes "
+            "one). Or say plain=True: who gets at the exports can then read and change them"
+        )
+        raise SettingInvalid(msg)
+    provider = None if keys is None else make_keys(keys, services)
+    return Exports(root, make_objects(export, services), provider, services)

@@ -21,12 +21,13 @@ journal names none either, and the next restore throws it away. A head that is o
 layer is no harm: the journal says which snapshot counts, and `restore` is called with it.
 """
 
-import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from perdure.clock import Probe
 from perdure.errors import NotFound, StoreCorrupt, UsageError
@@ -35,9 +36,20 @@ from perdure.sandbox._disk import (
     make_folder,
     put_file,
     remove_folder,
+    sync_file_system,
     sync_names,
 )
-from perdure.sandbox._made import ALIVE, FILES, FORMAT, Layer, Made, check_fits, encode, read
+from perdure.sandbox._made import (
+    ALIVE,
+    FILES,
+    FORMAT,
+    Generation,
+    Layer,
+    Made,
+    check_fits,
+    encode,
+    read,
+)
 from perdure.sandbox._measure import Usage, measure
 from perdure.sandbox._processes import Process
 from perdure.sandbox._room import Room, full
@@ -57,8 +69,6 @@ yet: one that it is about to stand on, and those that it was copied to while it 
 
 BASE = "base"
 """The snapshot of a thread that changed nothing."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def part_name(at: str) -> str:
@@ -219,7 +229,15 @@ class Layers:
                 continue
         return False
 
-    def freeze(self, thread: Path, name: str, probe: Probe, *, changes: str = FILES) -> str:
+    def freeze(
+        self,
+        thread: Path,
+        name: str,
+        probe: Probe,
+        *,
+        changes: str = FILES,
+        generation: Generation = (0, 0, 0),
+    ) -> str:
         """Make a layer of what changed, and the thread stand on it; return its id.
 
         Args:
@@ -227,6 +245,7 @@ class Layers:
             name: of the layer.
             probe: called at each crash point.
             changes: what it is said to hold.
+            generation: which one of the thread it is, for other hosts.
 
         Raises:
             SandboxFull: the sandbox takes more room than it may; nothing was changed.
@@ -245,8 +264,8 @@ class Layers:
         (thread / "top").rename(layer)
         # crash-point: sandbox.freeze.begun
         probe("sandbox.freeze.begun")
-        self._describe(layer, thread, parent, changes=changes, usage=usage)
-        _sync_file_system(layer)
+        self._describe(layer, thread, parent, changes=changes, usage=usage, generation=generation)
+        sync_file_system(layer)
         # crash-point: sandbox.freeze.synced
         probe("sandbox.freeze.synced")
         self._name(layer, thread)
@@ -264,6 +283,7 @@ class Layers:
         probe: Probe,
         *,
         dump: Callable[[Path], bool],
+        generation: Generation = (0, 0, 0),
     ) -> str:
         """Make a layer of a copy of what changed, while processes live on with the files open.
 
@@ -275,6 +295,7 @@ class Layers:
             processes: what is alive.
             probe: for crash points.
             dump: writes images of them into a folder; returns whether it did.
+            generation: which one of the thread it is, for other hosts.
 
         Raises:
             SandboxFull: the sandbox takes more room than it may; nothing was changed.
@@ -290,8 +311,10 @@ class Layers:
         # crash-point: sandbox.keep.copied
         probe("sandbox.keep.copied")
         said = {"processes": processes, "has_images": dump(layer / IMAGES)}
-        self._describe(layer, thread, parent, changes=ALIVE, usage=usage, **said)
-        _sync_file_system(layer)
+        self._describe(
+            layer, thread, parent, changes=ALIVE, usage=usage, generation=generation, **said
+        )
+        sync_file_system(layer)
         # crash-point: sandbox.keep.synced
         probe("sandbox.keep.synced")
         self._name(layer, thread)
@@ -353,6 +376,71 @@ class Layers:
         content = "\n".join(names).encode("ascii")
         put_file(thread / TAKEN, content, staging=thread / "staging", fsync=False)
 
+    # -- for other hosts ---------------------------------------------------------------------------
+
+    def adopt(self, layers: Sequence[tuple[Path, Layer]], probe: Probe) -> None:
+        """Make layers of another host some of these.
+
+        Args:
+            layers: those that others stand on first: a folder with all parts on the same file
+                system, named by its id, written and not synced; and what it says of itself.
+            probe: for crash points.
+
+        Raises:
+            NotFound: what they stand on is not here any more; nothing was made.
+
+        Durability: the layers, when this returns. Atomicity: each one is there whole, or not at
+            all, and never without what it stands on.
+        """
+        make_folder(self._folder)
+        for folder, said in layers:
+            own = {"format": FORMAT, "parts": self._parts, "base": self._base}
+            usage = measure([folder / part_name(at) for at in self._parts])
+            here = msgspec.structs.replace(
+                said,
+                **own,
+                usage=usage,
+                made=msgspec.structs.replace(said.made, driver=self._made.driver),
+            )
+            put_file(folder / "layer.json", encode(here), staging=folder.parent, fsync=True)
+        sync_file_system(layers[0][0])
+        # crash-point: sandbox.import.synced
+        probe("sandbox.import.synced")
+        below = layers[0][1].parent
+        with self.kept():
+            if below and not self.has(below):
+                msg = f"snapshot {below!r} was collected while others were imported over it"
+                raise NotFound(msg, snapshot=below)
+            for folder, _ in layers:
+                folder.rename(self._folder / folder.name)
+                # crash-point: sandbox.import.named
+                probe("sandbox.import.named")
+        sync_names([self._folder], self._top)
+
+    def home(self, name: str) -> Path:
+        """Return the folder of a layer."""
+        return self._folder / name
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a layer."""
+        return is_id(name) and (self._folder / name).is_dir()
+
+    def names(self) -> list[str]:
+        """Return the ids of all layers, oldest first."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(path.name for path in self._folder.iterdir() if is_id(path.name))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Where the parts of the base are."""
+        return self._parts
+
+    @property
+    def tenant(self) -> Path:
+        """The folder of the tenant."""
+        return self._top
+
     def _squash(self, snapshot: str, chain: list[str], staging: Path) -> bool:
         """Keep what a snapshot's layers come to beside it, as one layer; return whether it is.
 
@@ -364,7 +452,7 @@ class Layers:
             for at in self._parts:
                 layers = [Path(self.folder(name, at)) for name in reversed(chain)]
                 squash(layers, fresh / part_name(at))
-            _sync_file_system(fresh)
+            sync_file_system(fresh)
         except (OSError, UsageError):
             if len(chain) + SQUASH_AT > CHAIN_MAX:
                 raise
@@ -483,14 +571,3 @@ def taken_by(thread: Path) -> list[str]:
 def is_id(name: str) -> bool:
     """Return whether a name is one of a layer."""
     return name.startswith("l_") and name[2:].isalnum() and name.isascii()
-
-
-def _sync_file_system(folder: Path) -> None:
-    """Make everything on the folder's file system durable: the kernel has it in its caches."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if _libc.syncfs(descriptor) < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(folder))
-    finally:
-        os.close(descriptor)

@@ -118,6 +118,37 @@ def _write(folder: Path, fence: Fence) -> None:
     fresh.replace(folder / "fence")
 
 
+def next_generation(folder: Path, fence: Fence | None) -> tuple[int, int, int]:
+    """Return what the next layer of a thread is numbered with; for a holder of the lock.
+
+    It rises with each layer, also from host to host: the store numbers runs and claims, and under
+    one claim one host takes the layers. It is durable with the layer, which is synced after it.
+    """
+    ordinal, token = fence or seen(folder) or (0, 0)
+    last = last_generation(folder)
+    number = last[2] + 1 if last[:2] >= (ordinal, token) else 1
+    following = (*max(last[:2], (ordinal, token)), number)
+    raise_generation(folder, following)
+    return following
+
+
+def last_generation(folder: Path) -> tuple[int, int, int]:
+    """Return the highest number that a layer of the thread was seen with here."""
+    try:
+        ordinal, token, number = (folder / "generation").read_text(encoding="ascii").split()
+        return int(ordinal), int(token), int(number)
+    except (FileNotFoundError, ValueError):  # torn by a power failure: a new claim is above it
+        return 0, 0, 0
+
+
+def raise_generation(folder: Path, number: tuple[int, int, int]) -> None:
+    """Note a number that a layer of the thread has, so that the next one is above it."""
+    if number > last_generation(folder):
+        fresh = folder / "generation.new"
+        fresh.write_text(" ".join(map(str, number)), encoding="ascii")
+        fresh.replace(folder / "generation")
+
+
 def _end_replaced(folder: Path, fence: Fence | None) -> None:
     """End the turn of a holder that was replaced, if it is one."""
     known = seen(folder)

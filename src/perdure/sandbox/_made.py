@@ -36,6 +36,8 @@ FILES = "files"
 
 ALIVE = "files, something was alive"
 """What changed in a layer that was copied from a tree that went on."""
+Generation = tuple[int, int, int]
+"""(ordinal of the run, fencing token, number of the layer under that holder)."""
 
 
 class Made(Struct, frozen=True, kw_only=True):
@@ -92,6 +94,7 @@ class Layer(Struct, frozen=True, kw_only=True):
         made: what it was made with.
         processes: what was alive when it was made.
         has_images: whether it has images of them.
+        generation: rises with each layer of a thread, from host to host; zeros: not known.
     """
 
     format: int
@@ -105,6 +108,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     made: Made = Made()
     processes: tuple[Process, ...] = ()
     has_images: bool = False
+    generation: Generation = (0, 0, 0)
 
     @property
     def at(self) -> dt.datetime | None:
@@ -128,6 +132,7 @@ def encode(layer: Layer) -> bytes:
             "thread": layer.thread,
             "at_us": layer.at_us,
             "changes": layer.changes,
+            "generation": list(layer.generation),
             "bytes": usage.bytes,
             "entries": usage.entries,
             "made": {name: getattr(layer.made, name) for name in Made.__struct_fields__},
@@ -170,11 +175,13 @@ def _decode(said: Any) -> Layer:
     if number == 1:
         return Layer(**first)
     made = said["made"]
+    ordinal, token, count = said.get("generation", (0, 0, 0))
     return Layer(
         **first,
         thread=_text(said, "thread"),
         at_us=int(said["at_us"]),
         changes=_text(said, "changes"),
+        generation=(int(ordinal), int(token), int(count)),
         usage=Usage(bytes=int(said["bytes"]), entries=int(said["entries"])),
         made=Made(
             driver=_text(made, "driver"),

@@ -7,7 +7,7 @@ on standing on them, and not on the copy. If nothing is alive, the folder of cha
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,8 @@ from perdure.sandbox._ground import Ground
 from perdure.sandbox._images import Images
 from perdure.sandbox._layers import BASE, TAKEN, part_name
 from perdure.sandbox._live import Live
-from perdure.sandbox._lock import Lock
+from perdure.sandbox._lock import Lock, next_generation, raise_generation
+from perdure.sandbox._made import Generation
 from perdure.sandbox._prepared import Builder, Prepared
 from perdure.sandbox._processes import Process
 from perdure.sandbox._trees import Tree
@@ -74,7 +75,12 @@ class States:
             services = self._backend.services
             name = services.ids.new("l", services.clock.now_us())
             return self._layers.keep(
-                self._folder, name, alive, services.probe, dump=lambda path: self._dump(tree, path)
+                self._folder,
+                name,
+                alive,
+                services.probe,
+                dump=lambda path: self._dump(tree, path),
+                generation=next_generation(self._folder, self._ground.fence),
             )
 
         with disk_errors("take a snapshot of", self._folder):
@@ -102,7 +108,8 @@ class States:
             if not self._layers.is_changed(self._folder):
                 return self._layers.head(self._folder)
             name = services.ids.new("l", services.clock.now_us())
-            return self._layers.freeze(self._folder, name, services.probe)
+            generation = next_generation(self._folder, self._ground.fence)
+            return self._layers.freeze(self._folder, name, services.probe, generation=generation)
 
     # -- going back --------------------------------------------------------------------------------
 
@@ -163,11 +170,40 @@ class States:
             if self._layers.head(self._folder) != wanted:
                 self._layers.stand(self._folder, wanted)
             self._layers.end_use(self._folder)
+            layer = self._layers.layer(wanted)
+            if layer is not None and layer.thread == self._folder.name:
+                raise_generation(self._folder, layer.generation)
 
     def _is_nothing_to_do(self, snapshot: str | None, lock: Lock | None) -> bool:
         """Return whether the files are of a snapshot: what waits for a command stays then."""
         is_other = self._layers.is_changed(self._folder) or self._differs(snapshot)
         return lock is None and not is_other and not (self._folder / TAKEN).exists()
+
+    # -- from other hosts --------------------------------------------------------------------------
+
+    async def announce(self, snapshot: str) -> None:
+        """Say that a layer comes which nothing here needs yet: so it is not collected."""
+        await self._locked(lambda: self._layers.announce(self._folder, snapshot))
+
+    async def note_generation(self, generation: Generation) -> None:
+        """Note which layer of the thread is the newest that was here."""
+        await self._locked(lambda: raise_generation(self._folder, generation))
+
+    async def _locked(self, act: Callable[[], None]) -> None:
+        """Do something on the disk, by the lock of the tree that is alive if there is one."""
+        tree = self._live.tree
+        lock = None if tree is None else await self._backend.lend(tree)
+
+        def do_it() -> None:
+            """Hold the lock meanwhile."""
+            with self._using("use", lock):
+                act()
+
+        try:
+            await asyncio.to_thread(do_it)
+        finally:
+            if lock is not None:
+                lock.close()
 
     # -- looking -----------------------------------------------------------------------------------
 

@@ -203,3 +203,54 @@ WATCH_AGE_S = 5.0
 TAKEN_MAX = 64
 """Layers that a thread announces at once: far more than are taken before one of them has a record.
 """
+
+PACKED_FILE_BYTES_MAX = 64 * 1024
+"""Bytes of a file that is exported together with others; a larger one is an object or several."""
+
+PIECE_BYTES = 4 << 20
+"""Bytes of a piece of what is exported, before it is compressed: what is held in memory at once."""
+
+INLINE_BYTES_MAX = 256 * 1024
+"""Bytes of small files that go into the manifest: a small delta is then one object, one fsync."""
+
+EXPORT_ENTRIES_MAX = 500_000
+"""Files, folders and links of an exported layer: its manifest is some 50 MB then."""
+
+EXPORT_BYTES_MAX = 64 << 30
+"""Bytes of all files of an exported layer, without holes."""
+
+EXPORT_FILE_BYTES_MAX = 1 << 40
+"""Size of an exported file with its holes: they cost nothing, but programs must bear the number."""
+
+EXTENTS_MAX = 65_536
+"""Stretches of bytes between holes of one file."""
+
+ATTRIBUTE_BYTES_MAX = 64 * 1024
+"""Bytes of the attributes of one file: as many as the kernel lists."""
+
+FILE_NAME_BYTES_MAX = 255
+"""Bytes of a name: as many as the kernel takes."""
+
+TARGET_BYTES_MAX = 4095
+"""Bytes that a symbolic link points to: as many as the kernel takes."""
+
+MANIFEST_BYTES_MAX = 128 << 20
+"""Bytes of a manifest, before it is compressed: EXPORT_ENTRIES_MAX entries with long names."""
+
+OBJECT_NAME_CHARACTERS_MAX = 512
+"""Characters of an object's name: what the strictest of the usual stores takes is 1,024."""
+
+OBJECTS_LISTED_MAX = 1_000
+"""Names of objects that are listed at once, as S3 does."""
+
+KEY_COPIES_MAX = 64
+"""Wrapped copies of data keys of one tenant that are looked at."""
+
+EXPORT_LOCK_STEP_S = 0.02
+"""Pause between two tries to become the one who exports on this host."""
+
+EXPORT_WINDOW_S = 10.0
+"""How long a backend that is closed lets exports go on that have begun."""
+
+BASE_ENTRIES_MAX = 2_000_000
+"""Files of the host that are looked at to tell one base from another."""

@@ -1,0 +1,227 @@
+"""Export of a snapshot: its layers, each as a manifest and the pieces that it names.
+
+Theory: what is below is put there first, and the manifest last; so whoever finds a manifest has the
+snapshot. A note beside the layer says that its manifest is there; it is written after it. A kill
+anywhere leaves pieces that nobody names yet, which the next export finds by their names, or a
+manifest without a note, which it finds too.
+"""
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+
+from msgspec import Struct
+
+from perdure.clock import Services
+from perdure.errors import NotFound, StoreCorrupt
+from perdure.sandbox._disk import make_folder
+from perdure.sandbox._layers import BASE, Layers, part_name
+from perdure.sandbox._made import Layer
+from perdure.sandbox.export._base import Base
+from perdure.sandbox.export._manifest import (
+    FORMAT,
+    Manifest,
+    digest_of,
+    encode_manifest,
+)
+from perdure.sandbox.export._objects import ObjectStore
+from perdure.sandbox.export._pieces import Pieces, Tally
+from perdure.sandbox.export._reading import Driver, Reading, refused
+from perdure.sandbox.export._sealer import Sealer
+from perdure.sandbox.limits import MANIFEST_BYTES_MAX, PIECE_BYTES
+
+WHOLE, DELTA = "whole", "delta"
+
+
+class Note(Struct, frozen=True):
+    """That a layer is exported: the object of its manifest, and the digest of that."""
+
+    object: str
+    digest: bytes
+
+
+class Notes:
+    """Which layers of a tenant are at a place of objects, as far as this host knows."""
+
+    def __init__(self, layers: Layers, place: str) -> None:
+        """Belong to a tenant's layers and a place."""
+        self._layers = layers
+        self._name = f"exported-{sha256(place.encode()).hexdigest()[:16]}"
+
+    def find(self, element: str) -> Note | None:
+        """Return the note of an element of a chain: a layer, or what one and all below come to."""
+        layer, is_whole = split(element)
+        found = self._read(layer, is_whole=True)
+        return found if is_whole or found is not None else self._read(layer, is_whole=False)
+
+    def _read(self, layer: str, *, is_whole: bool) -> Note | None:
+        try:
+            said = json.loads((self._layers.home(layer) / self._file(is_whole)).read_bytes())
+            return Note(said["object"], bytes.fromhex(said["digest"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):  # torn by a power failure: exported once more
+            return None
+
+    def write(self, element: str, note: Note) -> None:
+        """Note that an element is there. Durability: none; without it, it is looked for again."""
+        layer, is_whole = split(element)
+        said = {"object": note.object, "digest": note.digest.hex()}
+        staging = self._layers.tenant / "exporting"
+        make_folder(staging)
+        path = self._layers.home(layer) / self._file(is_whole)
+        # Imports and exports of a tenant may be under way at once, never of the same layer.
+        temporary = staging / f"{layer}-{path.name}"
+        temporary.write_bytes(json.dumps(said).encode("ascii"))
+        temporary.replace(path)
+
+    def is_durable(self, snapshot: str) -> bool:
+        """Return whether a snapshot is exported, with all that it stands on."""
+        if snapshot == BASE:
+            return True
+        return self._layers.has(snapshot) and self.find(snapshot) is not None
+
+    def _file(self, is_whole: bool) -> str:  # noqa: FBT001  # two callers
+        return f"{self._name}.{WHOLE if is_whole else DELTA}.json"
+
+
+def split(element: str) -> tuple[str, bool]:
+    """Return (layer, whether all below it is in it) of an element of a chain."""
+    layer, _, rest = element.partition("/")
+    return layer, bool(rest)
+
+
+def object_name(sealer: Sealer, layer: str, form: str, taken: Layer) -> str:
+    """Return the name of a manifest's object, which its seal is bound to."""
+    thread = thread_name(sealer, taken.thread)
+    number = "-".join(f"{each:x}" for each in taken.generation)
+    return f"{sealer.folder}/snapshots/{layer}/{form}.{thread}.{number}"
+
+
+def thread_name(sealer: Sealer, thread: str) -> str:
+    """Return what stands for a thread in names."""
+    return sealer.name_of(b"thread" + thread.encode("ascii"))[:32]
+
+
+class Exporting:
+    """Exports layers of a tenant to a place."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        sealer: Sealer,
+        layers: Layers,
+        *,
+        base: Base,
+        driver: Driver,
+        services: Services,
+        go_on: Callable[[], None],
+    ) -> None:
+        """Belong to a tenant.
+
+        Args:
+            objects: the place.
+            sealer: of the tenant.
+            layers: of the tenant.
+            base: that they stand on.
+            driver: of the sandboxes here.
+            services: clock and crash points.
+            go_on: called again and again; raises where work is to stop.
+        """
+        self._objects = objects
+        self._sealer = sealer
+        self._layers = layers
+        self._base = base
+        self._driver = driver
+        self._services = services
+        self._go_on = go_on
+        self._notes = Notes(layers, objects.place)
+        self.tally = Tally()
+
+    def export(self, snapshot: str) -> None:
+        """Export a snapshot, with all that it stands on and that is not there yet.
+
+        Raises:
+            NotFound, StoreCorrupt: there is no such snapshot, or a layer below it is missing.
+            UsageError: it can't be exported; says which file, and why.
+            SnapshotNotDurable: the place can't serve.
+
+        Durability: the snapshot, at that place, when this returns. Idempotent: yes.
+        """
+        chain = self._layers.chain(snapshot)
+        pending: list[str] = []
+        below: Note | None = None
+        for element in chain:
+            below = self._notes.find(element)
+            if below is not None:
+                break
+            pending.append(element)
+        for element in reversed(pending):
+            below = self._export(element, below)
+            self._notes.write(element, below)
+            # crash-point: sandbox.export.noted
+            self._services.probe("sandbox.export.noted")
+
+    def _export(self, element: str, below: Note | None) -> Note:
+        layer, is_whole = split(element)
+        taken = self._layers.read(layer)
+        pieces = Pieces(self._objects, self._sealer, go_on=self._go_on)
+        pieces.tally = self.tally
+        reading = Reading(self._driver, pieces, self._go_on)
+        try:
+            parts = tuple(
+                reading.part(at, self._layers.folder(element, at))
+                for at in self._layers.parts
+                if (self._layers.home(element) / part_name(at)).is_dir()
+            )
+        except FileNotFoundError as error:
+            if self._layers.has(layer):
+                raise
+            msg = f"snapshot {layer!r} was collected while it was exported"
+            raise NotFound(msg, snapshot=layer) from error
+        inline = reading.packer.end()
+        parent = "" if is_whole else taken.parent
+        if bool(parent) != (below is not None):
+            msg = f"snapshot {layer!r}: what it stands on is not exported; it was left out, too"
+            raise StoreCorrupt(msg, snapshot=layer)
+        encoded = encode_manifest(
+            Manifest(
+                format=FORMAT,
+                tenant=self._sealer.folder,
+                thread=taken.thread,
+                layer=layer,
+                is_whole=is_whole,
+                generation=taken.generation,
+                parent=parent,
+                parent_object=below.object if below else "",
+                parent_digest=below.digest if below else b"",
+                base=self._base.digest(),
+                made=taken.made,
+                at_us=taken.at_us,
+                changes=taken.changes,
+                exported_us=self._services.clock.now_us(),
+                parts=parts,
+                packs=tuple(reading.packer.packs),
+                inline=inline,
+            )
+        )
+        if len(encoded) > MANIFEST_BYTES_MAX - PIECE_BYTES:
+            what = f"has a manifest of {len(encoded)} bytes, which is too long"
+            raise refused(layer, what)
+        # crash-point: sandbox.export.pieces
+        self._services.probe("sandbox.export.pieces")
+        note = self._put(layer, is_whole, taken, encoded)
+        # crash-point: sandbox.export.manifest
+        self._services.probe("sandbox.export.manifest")
+        return note
+
+    def _put(self, layer: str, is_whole: bool, taken: Layer, encoded: bytes) -> Note:  # noqa: FBT001  # one caller
+        """Put a manifest there; where there is one already, it is that one that counts."""
+        name = object_name(self._sealer, layer, WHOLE if is_whole else DELTA, taken)
+        stored = self._sealer.seal(encoded, ("snapshot", name), free=MANIFEST_BYTES_MAX)
+        if self._objects.put(name, stored):
+            self.tally.stored_bytes += len(stored)
+            return Note(name, digest_of(encoded))
+        there = self._objects.get(name, bytes_max=MANIFEST_BYTES_MAX)
+        plain = self._sealer.unseal(there, ("snapshot", name), bytes_max=MANIFEST_BYTES_MAX)
+        return Note(name, digest_of(plain))
