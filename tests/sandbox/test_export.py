@@ -16,6 +16,7 @@ from perdure.errors import (
 )
 from perdure.sandbox import FolderObjects, IsolatedSandboxes, _layers, folder_name
 from perdure.sandbox.export import Base
+from tests.sandbox.long import LONG
 from tests.sandbox.trees import KEY, layer_of, told
 from tests.sandbox.workload import seen, turns
 
@@ -475,3 +476,17 @@ async def test_an_import_says_what_made_it_and_is_measured(hosts):
     first, second = await sandbox.snapshot(snapshot), await there.snapshot(snapshot)
     assert (second.made, second.at, second.thread) == (first.made, first.at, first.thread)
     assert second.bytes >= 1_000_000
+
+
+async def test_what_was_alive_is_told_elsewhere(hosts):
+    a, b = hosts("a", live=True), hosts("b")
+    sandbox = a.open("acme", "t")
+    await sandbox.run(f"sleep {LONG} & echo 1 > f")
+    taken = await sandbox.take()
+    await sandbox.make_durable(taken)
+    there = b.open("acme", "there")
+    await there.restore(taken)
+    ran = await there.run("cat f")
+    assert ran.output == "1\n"
+    [said] = ran.lost
+    assert f"sleep {LONG}" in said

@@ -203,6 +203,7 @@ class Exporting:
                 parts=parts,
                 packs=tuple(reading.packer.packs),
                 inline=inline,
+                processes=taken.processes,
             )
         )
         if len(encoded) > MANIFEST_BYTES_MAX - PIECE_BYTES:

@@ -287,6 +287,7 @@ def _said(manifest: Manifest) -> Layer:
         changes=manifest.changes,
         made=manifest.made,
         generation=manifest.generation,
+        processes=manifest.processes,
     )
 
 

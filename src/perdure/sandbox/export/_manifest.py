@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from perdure.errors import SnapshotBroken
 from perdure.sandbox._made import Made
+from perdure.sandbox._processes import Process
 from perdure.sandbox.limits import (
     ATTRIBUTE_BYTES_MAX,
     DEPTH_MAX,
@@ -28,6 +29,7 @@ from perdure.sandbox.limits import (
     INLINE_BYTES_MAX,
     PACKED_FILE_BYTES_MAX,
     PIECE_BYTES,
+    PROCESSES_TOLD_MAX,
     TARGET_BYTES_MAX,
 )
 
@@ -128,6 +130,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         parts: the changes.
         packs: (digest, bytes) of the pieces that small files are in.
         inline: the only such piece, where it is small; its digest is in no list.
+        processes: what was alive when it was taken; none comes back elsewhere, but it is told.
     """
 
     format: int
@@ -147,6 +150,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...]
     packs: tuple[tuple[bytes, int], ...]
     inline: bytes
+    processes: tuple[Process, ...] = ()
 
     @property
     def pieces(self) -> list[tuple[bytes, int]]:
@@ -220,6 +224,7 @@ class _Check:
         self.that(
             all(0 <= number < _TIME_MAX for number in manifest.generation), "has no generation"
         )
+        self.that(len(manifest.processes) <= PROCESSES_TOLD_MAX, "has too many processes")
         for digest, length in manifest.packs:
             self.digest(digest)
             self.that(0 < length <= PIECE_BYTES, "has a piece of no such length")
