@@ -34,6 +34,9 @@ FILES = "files"
 """What changed in a layer, where nothing else is known: files, and no process was kept."""
 
 
+KEPT = "files and processes"
+"""What changed in a layer that has images of processes."""
+
 ALIVE = "files, something was alive"
 """What changed in a layer that was copied from a tree that went on."""
 
@@ -91,7 +94,8 @@ class Layer(Struct, frozen=True, kw_only=True):
         usage: of what it changed; None: not known.
         made: what it was made with.
         processes: what was alive when it was made.
-        has_images: whether it has images of them.
+        has_images: whether it has images of them, or had, until they were too old.
+        why_none: why it has none, where they were to be taken.
     """
 
     format: int
@@ -105,6 +109,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     made: Made = Made()
     processes: tuple[Process, ...] = ()
     has_images: bool = False
+    why_none: str = ""
 
     @property
     def at(self) -> dt.datetime | None:
@@ -134,6 +139,8 @@ def encode(layer: Layer) -> bytes:
         }
     if layer.processes:
         said |= {"processes": as_fields(layer.processes), "has_images": layer.has_images}
+    if layer.why_none:
+        said["why_none"] = layer.why_none
     return json.dumps(said).encode("ascii")
 
 
@@ -185,6 +192,7 @@ def _decode(said: Any) -> Layer:
         ),
         processes=from_fields(said.get("processes", [])),
         has_images=bool(said.get("has_images", False)),
+        why_none=str(said.get("why_none", "")),
     )
 
 
