@@ -21,7 +21,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sandbox test test-all test-fault test-model sweep sim mutations soak recovery check fmt bench bench-growth bench-peers bench-sandbox bench-seal bench-state clean
+.PHONY: help setup demo demo-sandbox test test-all test-fault test-model sweep sim mutations soak recovery check fmt bench bench-growth bench-peers bench-sandbox bench-seal bench-state bench-trace clean criu
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ bench-state: $(READY) ## Measure what state costs: bytes, steps, loads, forks
 bench-sandbox: $(READY) ## Measure what commands, snapshots and rollbacks of a sandbox cost
 	@$(BIN)/python -m bench.sandbox $(ARGS)
 
+bench-trace: $(READY) ## Measure what a snapshot of every turn of an agent costs
+	@$(BIN)/python -m bench.trace $(ARGS)
+
 bench-seal: $(READY) ## Measure what encryption costs
 	@$(BIN)/python -m bench.seal $(ARGS)
 
@@ -104,6 +107,9 @@ bench-peers: $(READY) .venv-peers ## Measure, and other systems in turn with it
 .venv-peers:
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet '.[peers]' || { rm -rf $@; exit 1; }
+
+criu: ## Put a CRIU under .criu, for images of processes (root on Debian; installs nothing)
+	@$(PYTHON) tools/criu.py
 
 clean: ## Remove caches and build products (not .venv)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

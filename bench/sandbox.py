@@ -30,6 +30,11 @@ BWRAP = [
     "--dev", "/dev", "--tmpfs", "/run", "true",
 ]  # fmt: skip
 DEPTHS = (1, 10, 100)
+HELD_MB = (10, 100, 500)
+HOLD = (
+    "python3 -c 'import os, time; held = os.urandom({megabytes} << 20);"
+    ' open("/tmp/up", "w"); time.sleep(9e6)\' > /dev/null 2>&1 & until [ -e /tmp/up ]; do :; done'
+)
 
 
 async def timed(act: Callable[[], Awaitable[Any]], count: int) -> list[float]:
@@ -140,6 +145,37 @@ async def measure(folder: Path, count: int) -> dict[str, list[float]]:
     return found | await living(folder / "live", count)
 
 
+async def measure_kept(folder: Path, criu: str, count: int) -> dict[str, list[float]]:
+    """Return what processes in snapshots cost, by the memory that one of them has."""
+    backend = IsolatedSandboxes(folder, criu=criu)
+    found: dict[str, list[float]] = {}
+    try:
+        for megabytes in HELD_MB:
+            sandbox = backend.open("kept", f"t{megabytes}")
+            await sandbox.run(HOLD.format(megabytes=megabytes))
+            snapshots = []
+            takes: list[float] = []
+            runs: list[float] = []
+            for _ in range(count):
+                begun = time.perf_counter()
+                snapshots.append(await sandbox.take())
+                takes.append((time.perf_counter() - begun) * 1e3)
+                runs += await timed(lambda box=sandbox: box.run(["/bin/true"]), 1)
+            found[f"snapshot with a process of {megabytes} MB"] = takes
+            found[f"command that brings {megabytes} MB back"] = runs
+            fork = backend.open("kept", f"fork{megabytes}")
+            await fork.restore(snapshots[-1])
+            ran = await fork.run(["/bin/true"])
+            if ran.lost or not ran.left:
+                msg = f"{megabytes} MB were lost: {ran}"
+                raise RuntimeError(msg)
+            for each in (sandbox, fork):
+                await each.close()
+    finally:
+        backend.close()
+    return found
+
+
 async def in_bwrap() -> None:
     """Execute `true` in bubblewrap."""
     process = await asyncio.create_subprocess_exec(*BWRAP, stderr=subprocess.DEVNULL)
@@ -155,11 +191,15 @@ def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rounds")
+    parser.add_argument("--criu", help="also measure processes in snapshots, by this program")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     given = parser.parse_args()
     before = machine.load()
     with tempfile.TemporaryDirectory(prefix="bench-sandbox-") as folder:
         found = asyncio.run(measure(Path(folder), 10 if given.quick else 100))
+        if given.criu:
+            kept = measure_kept(Path(folder, "kept"), given.criu, 5 if given.quick else 20)
+            found |= asyncio.run(kept)
     table = Table(title=f"sandboxes, ms (load {before} before, {machine.load()} after)")
     for column in ("what", "p50", "p95", "n"):
         table.add_column(column, justify="left" if column == "what" else "right")

@@ -14,7 +14,9 @@ def told(path):
     seen = os.lstat(path)
     kind = stat.S_IFMT(seen.st_mode)
     line = [oct(seen.st_mode), seen.st_uid, seen.st_gid]
-    if kind == stat.S_IFREG:
+    if kind == stat.S_IFREG and seen.st_size > 2 << 20:
+        line += [seen.st_size, seen.st_mtime_ns]  # of the host: turns make none so large
+    elif kind == stat.S_IFREG:
         with open(path, "rb") as file:
             line += [seen.st_size, hashlib.file_digest(file, "sha256").hexdigest()]
     elif kind == stat.S_IFLNK:

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 
+from perdure.cli._host import CRIU_VARIABLE
 from perdure.cli._store import keys_given
 from perdure.errors import UsageError
 from perdure.sandbox import IsolatedSandboxes
@@ -27,6 +28,8 @@ class SandboxTerms:
     async def open(self) -> IsolatedSandboxes | None:
         """Return isolated sandboxes, after trying one; None: no folder was named.
 
+        Where PERDURE_CRIU names a program, processes are kept with it.
+
         Raises:
             UsageError: this host can't isolate, or the terms don't fit; nothing was executed.
         """
@@ -36,8 +39,9 @@ class SandboxTerms:
                 raise UsageError(msg)
             return None
         keys = (self.keys or keys_given()) if self.export else None
+        criu = os.environ.get(CRIU_VARIABLE) or None
         backend = IsolatedSandboxes(
-            self.folder, export=self.export, keys=keys, durable=self.is_durable
+            self.folder, export=self.export, keys=keys, durable=self.is_durable, criu=criu
         )
         try:
             await backend.capabilities()

@@ -373,6 +373,10 @@ class IsolatedSandbox(Exported):
             self._next.stop()
             taken = await self._states.take()
             self._prepare()
+        return await self._outlived(taken)
+
+    async def _outlived(self, taken: str) -> str:
+        """Return a snapshot when it is as durable as the backend is to be."""
         if self._backend.durable:
             await self.make_durable(taken)
         else:

@@ -14,10 +14,12 @@ from perdure.clock import Services, system_services
 from perdure.errors import SandboxUnstoppable, SettingInvalid, UsageError
 from perdure.sandbox._cgroups import Cgroups
 from perdure.sandbox._commands import IsolatedSandbox
+from perdure.sandbox._criu import usable
 from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
 from perdure.sandbox._ground import Ground
 from perdure.sandbox._images import Images
 from perdure.sandbox._keeping import LayersKept
+from perdure.sandbox._kept import KeptSandbox
 from perdure.sandbox._launching import Ended, Launcher, NotBegun, Order, SetUpFailed
 from perdure.sandbox._layers import Layers
 from perdure.sandbox._lock import Fence, Lock
@@ -68,6 +70,9 @@ OVERLAY = {
 """Options of the overlays. Volatile: syncing at each unmount would cost a millisecond and promise
 nothing, as a snapshot syncs; it needs a scratch folder that is new for each mount."""
 
+NS, USERNS = "ns", "userns"
+"""Drivers: namespaces made by root, or by any user in a user namespace of its own."""
+
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -96,6 +101,8 @@ class IsolatedSandboxes(LayersKept):
         keys: str | KeyProvider | None = None,
         plain: bool = False,
         durable: bool = False,
+        criu: str | Path | None = None,
+        driver: str | None = None,
         services: Services | None = None,
     ) -> None:
         """Keep everything under root, which is made on first use.
@@ -118,11 +125,15 @@ class IsolatedSandboxes(LayersKept):
             plain: export without encryption, when no keys are given.
             durable: a snapshot is taken only when it is exported: runs then record none that dies
                 with the host. Else it is exported as soon as there is time.
+            criu: program that takes images of processes: what commands leave running goes on then,
+                and is brought back where a snapshot is restored or forked. By root only.
+            driver: `ns` or `userns`, to be refused where it would be the other one; None: `ns` if
+                this is root, else `userns`.
             services: clock, identifiers and crash points.
 
         Raises:
-            UsageError: this platform has no namespaces, says what there is instead; or a number
-                is out of range.
+            UsageError: this platform has no namespaces, says what there is instead; a number is
+                out of range; or there is no such CRIU or driver that can be used here.
             SandboxUnstoppable: processes are to live on, and here is no group to stop them by.
             SettingInvalid: `export` names no place, `keys` no keys, or one is given without the
                 other.
@@ -149,12 +160,14 @@ class IsolatedSandboxes(LayersKept):
             raise SettingInvalid(msg)
         self._base: Base | None = None
         self._is_root = os.geteuid() == 0
+        _check_driver(driver, is_root=self._is_root)
         self._launcher = Launcher()
         self._cgroups = Cgroups(self.services.ids)
-        self.prepared = prepared
-        self.is_live = live
+        self.prepared = prepared if criu is None else 0
+        self.is_live = live and criu is None
         self.images = images
-        if live and not self._cgroups.can_freeze:
+        self._criu = None if criu is None else usable(str(criu))
+        if (live or criu is not None) and not self._cgroups.can_freeze:
             msg = (
                 "processes can't live between commands here: there is no control group that this "
                 "process may make groups in, so that nothing could stop them for a snapshot. Run "
@@ -196,7 +209,10 @@ class IsolatedSandboxes(LayersKept):
             make_folder(folder)
         ids = opened.driver.first, opened.driver.count
         ground = Ground(folder, opened.layers, self.services, ids=ids, fence=fence)
-        return IsolatedSandbox(self, ground, opened)
+        if self._criu is None:
+            return IsolatedSandbox(self, ground, opened)
+        of = {"user": str(ids[0]), "base": Path(self.parts[0][1]).name}
+        return KeptSandbox(self, ground, opened, self._launcher, criu=self._criu, of=of)
 
     def tenant(self, name: str) -> Tenant:
         """Return the layers of a tenant; `name`: of its folder."""
@@ -259,14 +275,15 @@ class IsolatedSandboxes(LayersKept):
         await self.open("perdure", "probe").run(["true"])
         return Capabilities(
             driver=self._driver,
-            landlock=landlock.version(),
+            landlock=landlock.version() if self._criu is None else 0,
             cgroups=self._cgroups.version,
             kernel=os.uname().release,
+            criu="" if self._criu is None else self._criu.version,
         )
 
     @property
     def _driver(self) -> str:
-        return "ns" if self._is_root else "userns"
+        return NS if self._is_root else USERNS
 
     def _prepare(self) -> None:
         if self.parts:
@@ -304,7 +321,13 @@ class IsolatedSandboxes(LayersKept):
     # -- trees -------------------------------------------------------------------------------------
 
     async def build(
-        self, ground: Ground, limits: Limits, lock: Lock, *, is_staying: bool = False
+        self,
+        ground: Ground,
+        limits: Limits,
+        lock: Lock,
+        *,
+        is_staying: bool = False,
+        more: Mapping[str, object] | None = None,
     ) -> Tree:
         """Ask for a tree; return when that was sent. For the sandboxes of this backend.
 
@@ -313,6 +336,7 @@ class IsolatedSandboxes(LayersKept):
             limits: that it has.
             lock: of which the tree holds a copy while it is built.
             is_staying: whether it goes on after a command, with the lock that the first brings.
+            more: of its spec.
 
         Raises:
             StoreUnavailable: the launcher can't be started.
@@ -328,6 +352,7 @@ class IsolatedSandboxes(LayersKept):
         spec |= {"cgroups": group.entrances, "rlimits": rlimits(limits, group)}
         spec["port"] = 0 if self.network is None else PORT
         spec["options"] = OVERLAY if self._is_root else {**OVERLAY, "userxattr": ""}
+        spec |= more or {}
         way_out = None if self.network is None else WayOut(self.network)
         return await self._launcher.build(spec, group, lock, way_out=way_out)
 
@@ -393,3 +418,21 @@ def _exports(
         raise SettingInvalid(msg)
     provider = None if keys is None else make_keys(keys, services)
     return Exports(root, make_objects(export, services), provider, services)
+
+
+def _check_driver(driver: str | None, *, is_root: bool) -> None:
+    """Refuse a driver that there is not, or that this user can't have."""
+    own = NS if is_root else USERNS
+    if driver in (None, own):
+        return
+    if driver == NS:
+        msg = f"the driver {NS} is root's: run the worker as root, or take {USERNS}"
+    elif driver == USERNS:
+        msg = (
+            f"the driver {USERNS} would give sandboxes root's own id: run the worker as another "
+            f"user, or take {NS}"
+        )
+    else:
+        msg = f"there is no driver {driver!r}, but {NS} (by root) and {USERNS} (by others)"
+    msg = f"{msg}; nothing was made"
+    raise UsageError(msg)

@@ -23,7 +23,7 @@ from perdure.sandbox._lock import Lock
 from perdure.sandbox._network import WayOut
 from perdure.sandbox._reading import Reading
 from perdure.sandbox._trees import Answer, Tree
-from perdure.sandbox.limits import KILL_AGAIN_S, LAUNCHER_STOP_S
+from perdure.sandbox.limits import CRIU_S, KILL_AGAIN_S, LAUNCHER_STOP_S
 
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from inside.launcher import main; main()"
 _PACKET_BYTES_MAX = 1 << 17
@@ -95,6 +95,7 @@ class Launcher:
         self._channel: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._trees: dict[int, Tree] = {}
+        self._dumping: dict[int, Tree] = {}
         self._count = 0
 
     def close(self) -> None:
@@ -114,6 +115,9 @@ class Launcher:
         trees, self._trees = self._trees, {}
         for tree in trees.values():
             tree.end("the launcher of sandboxes ended")
+        for tree in self._dumping.values():
+            if not tree.dumped.done():
+                tree.dumped.cancel()
 
     def _open(self) -> socket.socket:
         loop = asyncio.get_running_loop()
@@ -153,14 +157,15 @@ class Launcher:
             self.close()
             return
         message = json.loads(packet)
-        tree = self._trees.get(message["tree"])
+        kept = self._dumping if "dumped" in message else self._trees
+        tree = kept.get(message["tree"])
         if tree is None:
             for fd in handed:
                 os.close(fd)
             return
         tree.told(message, handed)
         if tree.over.done():
-            del self._trees[tree.number]
+            self._trees.pop(tree.number, None)
 
     # -- trees -------------------------------------------------------------------------------------
 
@@ -215,6 +220,29 @@ class Launcher:
             return None
         await _first([tree.lent, tree.over], LAUNCHER_STOP_S)
         return tree.lent.result() if tree.lent.done() and not tree.lent.cancelled() else None
+
+    async def remember(self, tree: Tree) -> bytes:
+        """Return which services are up in a tree that images are to be taken of."""
+        told = _in_memory(b"")
+        try:
+            if tree.order({"do": "remember"}, [told]):
+                await _first([tree.remembered], LAUNCHER_STOP_S)
+            return os.pread(told, os.fstat(told).st_size, 0)
+        finally:
+            os.close(told)
+
+    async def dump(self, tree: Tree, folder: str) -> bool:
+        """Take images of a tree's processes, which ends them; return whether that went well.
+
+        Where it did not they go on, if they can, and the folder has a log.
+        """
+        self._dumping[tree.number] = tree
+        try:
+            await self._send(self._opened(), {"id": tree.number, "dump": folder}, [])
+            await _first([tree.dumped], CRIU_S)
+            return tree.dumped.done() and not tree.dumped.cancelled() and tree.dumped.result()
+        finally:
+            del self._dumping[tree.number]
 
     async def execute(self, tree: Tree, order: Order, lock: Lock | None) -> Ended:
         """Execute a command in a tree, to its end.

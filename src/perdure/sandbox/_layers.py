@@ -19,6 +19,8 @@ with what it stands on written in it and everything synced first: who finds its 
 snapshot. A kill before that leaves a `top` or a staging folder that no snapshot names; the run's
 journal names none either, and the next restore throws it away. A head that is older than the newest
 layer is no harm: the journal says which snapshot counts, and `restore` is called with it.
+
+Size: what makes, names and removes parts of one layer shares its order of writes.
 """
 
 import os
@@ -55,7 +57,14 @@ from perdure.sandbox._processes import Process
 from perdure.sandbox._room import Room, full
 from perdure.sandbox._squash import squash
 from perdure.sandbox._standing import STANDING, gate, note_standing
-from perdure.sandbox.limits import CHAIN_MAX, CHANGES_SHARE, HISTORY_MAX, SQUASH_AT, TAKEN_MAX
+from perdure.sandbox.limits import (
+    CHAIN_MAX,
+    CHANGES_SHARE,
+    HISTORY_MAX,
+    IMAGES_KEPT,
+    SQUASH_AT,
+    TAKEN_MAX,
+)
 
 IMAGES = "images"
 """Folder in a layer's: images of processes, see `_images`."""
@@ -237,6 +246,9 @@ class Layers:
         *,
         changes: str = FILES,
         generation: Generation = (0, 0, 0),
+        processes: tuple[Process, ...] = (),
+        images: Path | None = None,
+        why_none: str = "",
     ) -> str:
         """Make a layer of what changed, and the thread stand on it; return its id.
 
@@ -246,6 +258,9 @@ class Layers:
             probe: called at each crash point.
             changes: what it is said to hold.
             generation: which one of the thread it is, for other hosts.
+            processes: what was alive, and is not any more.
+            images: folder with images of that, which becomes the layer's.
+            why_none: why there is no such folder, where there was to be one.
 
         Raises:
             SandboxFull: the sandbox takes more room than it may; nothing was changed.
@@ -264,7 +279,12 @@ class Layers:
         (thread / "top").rename(layer)
         # crash-point: sandbox.freeze.begun
         probe("sandbox.freeze.begun")
-        self._describe(layer, thread, parent, changes=changes, usage=usage, generation=generation)
+        said = {"processes": processes, "has_images": images is not None, "why_none": why_none}
+        self._describe(
+            layer, thread, parent, changes=changes, usage=usage, generation=generation, **said
+        )
+        if images is not None:
+            images.rename(layer / IMAGES)
         sync_file_system(layer)
         # crash-point: sandbox.freeze.synced
         probe("sandbox.freeze.synced")
@@ -356,6 +376,14 @@ class Layers:
     def images(self, snapshot: str) -> Path:
         """Return the folder of a snapshot's images of processes, if it has any."""
         return self._folder / snapshot / IMAGES
+
+    def drop_images(self, snapshot: str, thread: Path) -> None:
+        """Remove the images of the snapshots below one, but for the newest; for a holder."""
+        for name in self.chain(snapshot, is_whole=True)[IMAGES_KEPT : 2 * IMAGES_KEPT]:
+            if self.images(name).is_dir():
+                old = thread / "staging" / f"images-{name}"
+                self.images(name).rename(old)
+                remove_folder(old, thread / "staging")
 
     def announce(self, thread: Path, name: str) -> None:
         """Say that a layer is about to be there which the thread does not stand on yet.

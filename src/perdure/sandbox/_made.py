@@ -34,6 +34,9 @@ FILES = "files"
 """What changed in a layer, where nothing else is known: files, and no process was kept."""
 
 
+KEPT = "files and processes"
+"""What changed in a layer that has images of processes."""
+
 ALIVE = "files, something was alive"
 """What changed in a layer that was copied from a tree that went on."""
 Generation = tuple[int, int, int]
@@ -93,8 +96,9 @@ class Layer(Struct, frozen=True, kw_only=True):
         usage: of what it changed; None: not known.
         made: what it was made with.
         processes: what was alive when it was made.
-        has_images: whether it has images of them.
+        has_images: whether it has images of them, or had, until they were too old.
         generation: rises with each layer of a thread, from host to host; zeros: not known.
+        why_none: why it has none, where they were to be taken.
     """
 
     format: int
@@ -109,6 +113,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     processes: tuple[Process, ...] = ()
     has_images: bool = False
     generation: Generation = (0, 0, 0)
+    why_none: str = ""
 
     @property
     def at(self) -> dt.datetime | None:
@@ -139,6 +144,8 @@ def encode(layer: Layer) -> bytes:
         }
     if layer.processes:
         said |= {"processes": as_fields(layer.processes), "has_images": layer.has_images}
+    if layer.why_none:
+        said["why_none"] = layer.why_none
     return json.dumps(said).encode("ascii")
 
 
@@ -192,6 +199,7 @@ def _decode(said: Any) -> Layer:
         ),
         processes=from_fields(said.get("processes", [])),
         has_images=bool(said.get("has_images", False)),
+        why_none=str(said.get("why_none", "")),
     )
 
 

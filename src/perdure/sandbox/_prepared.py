@@ -7,6 +7,7 @@ anything of it is changed by its own sandbox.
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -36,7 +37,13 @@ class Builder(Protocol):
     """How often it was closed: what was wanted before is not wanted any more."""
 
     async def build(
-        self, ground: Ground, limits: Limits, lock: Lock, *, is_staying: bool = False
+        self,
+        ground: Ground,
+        limits: Limits,
+        lock: Lock,
+        *,
+        is_staying: bool = False,
+        more: Mapping[str, object] | None = None,
     ) -> Tree:
         """Ask for a tree; return when that was sent."""
         ...

@@ -53,7 +53,7 @@ def processes_of(pids: Iterable[int], services: Iterable[int]) -> tuple[Process,
     of_services = {*services}
     found = []
     for pid in [*pids][:PROCESSES_TOLD_MAX]:
-        inner = _inner(pid)
+        inner = inner_pid(pid)
         if inner:
             found.append(
                 Process(
@@ -89,10 +89,10 @@ def from_fields(fields: Iterable[dict[str, Any]]) -> tuple[Process, ...]:
 
 def has_ended(pid: int) -> bool:
     """Return whether a process executes nothing any more."""
-    return not _inner(pid)
+    return not inner_pid(pid)
 
 
-def _inner(pid: int) -> int:
+def inner_pid(pid: int) -> int:
     """Return the number of a process in its own namespace; 0: it is gone, or has ended."""
     with contextlib.suppress(OSError, ValueError):
         status = Path("/proc", str(pid), "status").read_text(encoding="utf-8", errors="replace")

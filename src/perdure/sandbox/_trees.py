@@ -24,7 +24,10 @@ class Tree:
         spec: what it was built of, see `inside.launcher`: `parts` (what is mounted where),
             `staging` (the folder that its root was built in), `cgroups`, `rlimits`.
         group: of control groups, with its limits.
-        pid: of process 1, as the host sees it; 0: it is not known yet.
+        pid: of process 1 or its steward, as the host sees it; 0: it is not known yet.
+        keeper: of process 1 where a steward starts commands, see `inside.keeping`; else 0.
+        dumped: done with whether its images were taken, once that was asked for.
+        remembered: done when it has said which services are up.
         failed: why it could not be built; empty: it could, or nothing is known yet.
         memory_kills: how many processes of it the kernel had killed for its memory by its end.
         died: why nothing is known of its end; empty: it is known.
@@ -45,6 +48,9 @@ class Tree:
         self.spec = spec
         self.group = group
         self.pid = 0
+        self.keeper = 0
+        self.dumped: asyncio.Future[bool] = self._loop.create_future()
+        self.remembered: asyncio.Future[None] = self._loop.create_future()
         self.failed = ""
         self.died = ""
         self.memory_kills = 0
@@ -69,6 +75,10 @@ class Tree:
         """Take in what the launcher tells of it; descriptors are handed over."""
         if "pid" in message:
             self.pid = message["pid"]
+        elif "keeper" in message:
+            self.keeper = message["keeper"]
+        elif "dumped" in message and not self.dumped.done():
+            self.dumped.set_result(message["dumped"])
         elif "listening" in message and handed:
             self._listening = socket.socket(fileno=handed.pop())
         elif "ready" in message and handed:
@@ -109,6 +119,8 @@ class Tree:
         message = json.loads(packet)
         if "lent" in message and handed and not self.lent.done():
             self.lent.set_result(Lock(handed.pop()))
+        elif "remembered" in message:
+            _done(self.remembered)
         elif message.get("id") in self.answers:
             self.answers[message["id"]].told(message)
         for fd in handed:
@@ -132,7 +144,7 @@ class Tree:
         self._hang_up()
         if self.way_out is not None:
             self.way_out.shut()
-        for future in (self.ready, self.over):
+        for future in (self.ready, self.remembered, self.over):
             _done(future)
         self.lent.cancel()
         for answer in self.answers.values():

@@ -55,12 +55,14 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         cgroups: version of the control groups that limit a turn; 0: none: memory is limited for
             each process alone, processor time not at all.
         kernel: its release.
+        criu: version of what takes images of processes; empty: nothing does.
     """
 
     driver: str
     landlock: int
     cgroups: int
     kernel: str
+    criu: str = ""
 
 
 def refused(why: str) -> UsageError:

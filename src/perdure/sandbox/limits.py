@@ -254,3 +254,27 @@ EXPORT_WINDOW_S = 10.0
 
 BASE_ENTRIES_MAX = 2_000_000
 """Files of the host that are looked at to tell one base from another."""
+CRIU_LOOK_S = 20.0
+"""How long CRIU may take to say its version, on a host that is busy."""
+
+CRIU_S = 120.0
+"""How long taking or bringing back images of processes may take: 2 GiB on a slow disk."""
+
+IMAGES_BYTES_MAX = 8 << 30
+"""Bytes of the images of one snapshot: several times the memory of a turn."""
+
+IMAGES_FILES_MAX = 20_000
+"""Files of the images of one snapshot: a few for each process and descriptor table."""
+
+SEAL_BYTES_MAX = 4 << 20
+"""Bytes of a seal: some 150 for each file."""
+
+SEAL_CHUNK_BYTES = 8 << 20
+"""Bytes of an image that are digested at once."""
+
+SEAL_OS_THREADS = 2
+"""OS threads that digest: the agent's other sandboxes need the processor, too."""
+
+IMAGES_KEPT = 4
+"""Snapshots of a thread, the newest first, that images of processes are kept of: each has what the
+processes have in memory, and an agent goes back a few steps, not hundreds."""

@@ -8,6 +8,7 @@ and the lock of the sandbox, if it is to hold it.
 
     {"do": 7, "is_locked": true}
     {"do": "lend"}              have it send a copy of the lock that it holds: `{"lent": true}`
+    {"do": "remember"}          write to the descriptor which services are up
 
 It answers `{"id": 7, "services": [[name, why]]}` if there are services, and in the end
 `{"id": 7, "code": 0, "left": [[pid, line]]}`, which it knows from the kernel and not from what ran;
@@ -26,7 +27,8 @@ import signal
 import socket
 from typing import Any
 
-from . import commands, services
+from . import commands, keeping, services
+from .processes import Processes, session_of
 from .reports import LOCK_FD, REPORT_FD, packed, report
 
 LEFT_MAX = 64
@@ -34,8 +36,6 @@ LEFT_MAX = 64
 PACKET_BYTES_MAX = 1 << 17
 DESCRIPTORS_MAX = 8
 STREAMS = 3
-LINE_BYTES = 200
-"""Of a command line that are told."""
 LOOKED_UP = (
     "/bin/sh", "/bin/bash", "/bin/true", "/usr/bin/env", "/usr/bin/python3", "/workspace",
     "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/etc/ld.so.cache",
@@ -48,14 +48,35 @@ LOOKED_UP = (
 class First:
     """Starts commands and services, and tells how commands ended."""
 
-    def __init__(self, spec: dict[str, Any], filter_: bytes) -> None:
-        """Serve as the spec says, see `launcher`; `filter_`: for seccomp."""
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        filter_: bytes,
+        processes: Processes | None = None,
+        printed: int = -1,
+    ) -> None:
+        """Serve as the spec says, see `launcher`.
+
+        Args:
+            spec: of the tree.
+            filter_: for seccomp.
+            processes: of a tree that this process is the steward of, see `keeping`.
+            printed: what is printed there is thrown away; -1: nothing is.
+        """
         self._is_staying = spec["is_staying"]
         self._filter = filter_
         self._commands: dict[int, int] = {}
         self._spare = 0
         self._to_spare: socket.socket
-        self._services = services.Running(self._reap)
+        self._printed = printed
+        if processes is None:
+            proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._processes = Processes(proc)
+            self._services = services.Running(self._processes, self._reap)
+        else:
+            self._processes = processes
+            self._services = keeping.Adopted(processes, self._reap)
+            self._services.take_up(spec["up"])
         self._is_over = False
         self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -71,13 +92,15 @@ class First:
         report({"ready": True}, self._of_worker.fileno())
         self._of_worker.close()
         poll = select.poll()
-        for fd in (self._channel.fileno(), self._woken, REPORT_FD):
-            poll.register(fd, select.POLLIN)
+        for fd in (self._channel.fileno(), self._woken, REPORT_FD, self._printed):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
         while not self._is_over:
             for fd, _event in poll.poll():
-                if fd == self._woken:
+                if fd in (self._woken, self._printed):
                     with contextlib.suppress(BlockingIOError):
-                        os.read(fd, PACKET_BYTES_MAX)
+                        if not os.read(fd, PACKET_BYTES_MAX):
+                            poll.unregister(fd)  # nobody can print there any more
                 elif fd == REPORT_FD or not self._ordered():
                     return
             self._reap()
@@ -89,8 +112,8 @@ class First:
         if not packet:
             return False
         order = json.loads(packet)
-        if order["do"] == "lend":
-            self._tell({"lent": True}, LOCK_FD)
+        if isinstance(order["do"], str):
+            self._asked_of(order, descriptors)
             return True
         *streams, told = descriptors[: STREAMS + 1]
         groups = descriptors[STREAMS + 1 :]
@@ -102,6 +125,14 @@ class First:
             for fd in descriptors:
                 os.close(fd)
         return True
+
+    def _asked_of(self, order: dict[str, Any], descriptors: list[int]) -> None:
+        if order["do"] == "lend":
+            self._tell({"lent": True}, LOCK_FD)
+        elif order["do"] == "remember":
+            with open(descriptors.pop(), "wb") as file:
+                file.write(json.dumps(self._services.remembered()).encode())
+            self._tell({"remembered": True})
 
     def _tell(self, message: dict[str, Any], *descriptors: int) -> None:
         """Tell the worker; one that is gone hears nothing."""
@@ -147,6 +178,9 @@ class First:
                 return
             if not pid:
                 return
+            if pid == self._processes.keeper:
+                self._is_over = True
+                return
             if pid == self._spare:  # somebody in here killed it
                 self._to_spare.close()
                 self._spare = 0
@@ -157,7 +191,7 @@ class First:
             left: list[list[Any]] = []
             # It was executed: whatever happens now, this is how it ended.
             with contextlib.suppress(OSError):
-                left = _left(self._services.sessions | {self._spare})
+                left = self._left(self._services.sessions | {self._spare})
             self._tell({"id": number, "code": os.waitstatus_to_exitcode(status), "left": left})
             if not self._is_staying:
                 self._is_over = True
@@ -165,38 +199,18 @@ class First:
             with contextlib.suppress(OSError):  # the next command will say that there is no room
                 self._fork_spare()
 
+    def _left(self, sessions: set[int]) -> list[list[Any]]:
+        """Return [pid, command line] of what is alive beside this process and the services."""
+        left: list[list[Any]] = []
+        for pid in self._processes.alive():
+            line = self._processes.command_line(pid) if len(left) < LEFT_MAX else ""
+            if line and session_of(pid) not in sessions:
+                left.append([pid, line])
+        return left
+
 
 def _look_up() -> None:
     """Have the kernel know the way to what most commands begin with: its root is new."""
     for path in LOOKED_UP:
         with contextlib.suppress(OSError):
             os.stat(path)
-
-
-def _left(sessions: set[int]) -> list[list[Any]]:
-    """Return [pid, command line] of what is alive beside this process and the services."""
-    left: list[list[Any]] = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and name != "1" and len(left) < LEFT_MAX:
-            line = _command_line(name)
-            if line and services.session_of(int(name)) not in sessions:
-                left.append([int(name), line])
-    return left
-
-
-def _command_line(pid: str) -> str:
-    """Return what a process says it is; empty: it is gone, or has ended."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            line = (
-                file.read(LINE_BYTES).rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
-            )
-        if line:
-            return line
-        # It took its name away, or is just becoming another program.
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            begin, _, rest = file.read(LINE_BYTES).rpartition(b")")
-        state, name = rest.split()[0], begin.partition(b"(")[2]
-    except (OSError, IndexError):
-        return ""
-    return "" if state in b"ZX" else f"[{name.decode('utf-8', 'replace')}]"

@@ -9,6 +9,7 @@ A request is one packet of JSON with descriptors:
 
     {"id": 1, "tree": true}     build a tree: of a file with its spec, and of the sandbox's lock
     {"id": 1, "kill": true}     kill it
+    {"id": 1, "dump": folder}   take images of its processes, which ends them: see `keeping`
 
 The spec of a tree: `parts`, the root first: `at` (where),
 `layers` (topmost first), `base`, `upper`, `work`; `options` of the overlays; `binds` ([source,
@@ -16,12 +17,15 @@ target], read-only); `staging` (an empty folder that a root can be built in);
 `note` (a file that is to name the first process: pid and start); `cgroups` (files to
 write a pid to); `rlimits`; `landlock`; `port` (of a listening socket on its loopback; 0: none);
 `range` ([first id, how many]: the ids that the sandbox's ids from 0 on are; of one: rootless);
-`is_staying` (whether it goes on after a command, with the lock that the first one brought).
+`is_staying` (whether it goes on after a command, with the lock that the first one brought). Of a
+tree of which images are taken: `criu` (the program), `images` (a folder to bring it back from;
+empty: it is new), `up` (what `first` remembered of services).
 
 All that is told of a tree has its number: `{"tree": 1, "pid": 12}`, with a socket of its loopback
 `{"tree": 1, "listening": true}`, with one at which it takes orders, see `first`, `{"tree": 1,
-"ready": true}`, or `{"tree": 1, "failed": "..."}`. The last is `{"tree": 1, "is_over": true}`: no
-process of it is alive.
+"ready": true}`, or `{"tree": 1, "failed": "..."}`; `{"tree": 1, "keeper": 13}`, and of its images
+`{"tree": 1, "dumped": true}`, or false. The last is `{"tree": 1, "is_over": true}`: no process of
+it is alive.
 """
 
 import contextlib
@@ -33,11 +37,14 @@ import socket
 import sys
 from typing import Any
 
-from . import seccomp, tree
+from . import images, seccomp, tree
 from . import syscalls as sys_
 
 PACKET_BYTES_MAX = 1 << 17
 DESCRIPTORS_MAX = 2
+END_ROUNDS = 2_000
+END_STEP_S = 0.002
+"""How often, and after what pause, what is left of a tree is killed and reaped: 4 s in all."""
 
 
 class Tree:
@@ -47,6 +54,7 @@ class Tree:
         opener: pid of its opener.
         mapped: where its first process waits to be let go.
         pid: of its first process, once it is known.
+        keeper: of process 1 where that is not the first, once it is known.
     """
 
     def __init__(self, name: int, spec: dict[str, Any], opener: int, mapped: int) -> None:
@@ -54,6 +62,9 @@ class Tree:
         self.name = name
         self.ids = spec["range"]
         self.note = spec["note"]
+        self.groups = spec["cgroups"]
+        self.criu = spec.get("criu", "")
+        self.keeper = 0
         self.opener = opener
         self.mapped = mapped
         self.pid = 0
@@ -82,6 +93,8 @@ class Launcher:
         self._filter = seccomp.program()
         self._trees: dict[int, Tree] = {}
         self._userns: dict[int, int] = {}
+        self._home: int | None = None
+        self._dumps: dict[int, tuple[int, Tree]] = {}
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
 
@@ -89,7 +102,9 @@ class Launcher:
         """Serve until the socket ends."""
         while True:
             for fd, _event in self._poll.poll():
-                if fd != self._channel.fileno():
+                if fd in self._dumps:
+                    self._dumped(fd)
+                elif fd != self._channel.fileno():
                     self._heard(fd)
                 elif not self._asked():
                     return
@@ -99,6 +114,8 @@ class Launcher:
         for each in self._trees.values():
             each.kill()
             each.let_go()
+            if each.criu:
+                self._end_rest(each)
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-1, 0)
@@ -121,16 +138,40 @@ class Launcher:
                 with open(told, "rb", closefd=False) as file:
                     self._build(request["id"], json.loads(file.read()), lock)
             else:
-                self._stop(request["id"])
+                for each in [*self._trees.values()]:
+                    if each.name == request["id"]:
+                        self._told(each, request)
         finally:
             for fd in descriptors:
                 os.close(fd)
         return True
 
-    def _stop(self, name: int) -> None:
-        for each in self._trees.values():
-            if each.name == name:
-                each.kill()
+    def _told(self, each: Tree, request: dict[str, Any]) -> None:
+        if "dump" in request:
+            self._dump(each, request["dump"])
+        else:
+            each.kill()
+
+    def _dump(self, each: Tree, folder: str) -> None:
+        pid = os.fork()
+        if pid == 0:
+            images.be_dump(each.criu, each.keeper, folder, self._at_home(folder))
+        ended = os.pidfd_open(pid)
+        self._dumps[ended] = pid, each
+        self._poll.register(ended, select.POLLIN)
+
+    def _dumped(self, ended: int) -> None:
+        pid, each = self._dumps.pop(ended)
+        self._poll.unregister(ended)
+        os.close(ended)
+        _pid, status = os.waitpid(pid, 0)
+        self._tell(each.name, dumped=status == 0)
+
+    def _at_home(self, path: str) -> int:
+        """Return the mount namespace for CRIU, if this path is to be seen in it; else -1."""
+        if self._home is None:
+            self._home = images.home()
+        return -1 if path.startswith("/run/") else self._home
 
     def _build(self, name: int, spec: dict[str, Any], lock: int) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -146,7 +187,8 @@ class Launcher:
                 os.close(fd)
             return
         if opener == 0:
-            tree.open_tree(spec, [report, mapped, lock], userns, self._filter)
+            home = self._at_home(spec["staging"]) if spec.get("images") else -1
+            tree.open_tree(spec, [report, mapped, lock], userns, self._filter, home)
         os.close(report)
         os.close(mapped)
         self._trees[heard] = Tree(name, spec, opener, tell)
@@ -184,12 +226,48 @@ class Launcher:
         each.let_go()
         del self._trees[fd]
         # Its end is the end of all its processes: only then its groups and folders are free.
+        if each.criu:
+            self._end_rest(each)
         for pid in filter(None, (each.opener, each.pid)):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         self._tell(each.name, is_over=True)
 
+    def _end_rest(self, each: Tree) -> None:
+        """End what a steward had started: also what CRIU was about to bring back.
+
+        Its children were born in the tree, and are this process's now: the keeper's end waits until
+        they are reaped.
+        """
+        own = f"/proc/self/task/{os.getpid()}/children"
+        for pid, dumped in self._dumps.values():
+            # What it traces can't be reaped by anybody else. One that ends a tree by itself is left
+            # to its end: it is still writing.
+            if dumped is each and each.is_killed:
+                os.kill(pid, signal.SIGKILL)
+        for _ in range(END_ROUNDS):
+            left = {each.pid, each.keeper} - {0}
+            for group in each.groups:
+                with contextlib.suppress(OSError), open(group) as file:
+                    left |= {int(pid) for pid in file.read().split()}
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            awaited = {other.opener for other in self._trees.values()} | {
+                pid for pid, _tree in self._dumps.values()
+            }
+            awaited |= {other.pid for other in self._trees.values() if other is not each}
+            with open(own) as file:
+                adopted = {int(pid) for pid in file.read().split()} - awaited
+            for pid in adopted:
+                os.waitpid(pid, os.WNOHANG)
+            if not left & adopted and not any(os.path.exists(f"/proc/{pid}") for pid in left):
+                return
+            select.select([], [], [], END_STEP_S)
+
     def _said(self, each: Tree, message: dict[str, Any], handed: list[int]) -> None:
+        if "keeper" in message:
+            each.keeper = message["keeper"]
         if "pid" not in message:
             note = json.dumps({"tree": each.name, **message}).encode()
             socket.send_fds(self._channel, [note], handed)

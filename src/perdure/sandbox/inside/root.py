@@ -50,6 +50,16 @@ def enter(spec: dict[str, Any], userns: int) -> None:
         spec: see `launcher`.
         userns: user namespace by whose map the base is shown; 0: as it is.
     """
+    root = build(spec, userns)
+    _processes(root, spec["range"][0] if userns else -1)
+    os.chdir(root)
+    sys_.pivot_root(".", ".")
+    sys_.detach(".")
+    os.chdir("/")
+
+
+def build(spec: dict[str, Any], userns: int) -> str:
+    """Return where the root that the spec asks for was built, all of it but for /proc."""
     sys_.mount("none", "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
     staging = spec["staging"]
     owner = spec["range"][0] if userns else -1
@@ -62,11 +72,7 @@ def enter(spec: dict[str, Any], userns: int) -> None:
     for source, target in spec["binds"]:
         _bind(source, _inside(root, target.strip("/"), owner, is_file=True), userns)
     _devices(root, owner)
-    _processes(root, owner)
-    os.chdir(root)
-    sys_.pivot_root(".", ".")
-    sys_.detach(".")
-    os.chdir("/")
+    return root
 
 
 def _part(part: dict[str, Any], base: str, target: str, options: dict[str, str]) -> None:

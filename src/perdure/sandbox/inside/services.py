@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import commands
+from .processes import Processes, session_of
 
 MANIFEST = "/etc/perdure/services.json"
 LOGS = "/var/log/services"
@@ -32,8 +33,9 @@ END_ROUNDS = 50
 class Running:
     """The services of a tree that are up."""
 
-    def __init__(self, reap: Callable[[], None]) -> None:
+    def __init__(self, processes: Processes, reap: Callable[[], None]) -> None:
         """Have none yet; `reap`: takes what ended, so that no number stays taken."""
+        self._processes = processes
         self._reap = reap
         self._up: dict[str, tuple[dict[str, Any], int]] = {}
         self._late: set[str] = set()
@@ -60,22 +62,63 @@ class Running:
         waits = {name: {**wanted[name], "ready_s": 0} for name in self._late & self._up.keys()}
         for name, each in wanted.items():
             if name not in self._up:
-                pid = os.fork()
-                if pid == 0:
-                    _be_service(each, env, groups, filter_)
-                self._up[name] = each, pid
+                self._up[name] = each, self._start(each, env, groups, filter_)
                 waits[name] = each
         told = dict.fromkeys(wanted, "")
         for name, each in waits.items():
-            told[name] = wait_until_up(each, self._up[name][1], self.ended)
+            told[name] = self._wait_until_up(each, self._up[name][1])
         self._late = {name for name, why in told.items() if why}
         return [[name, why] for name, why in told.items()]
+
+    def remembered(self) -> list[list[Any]]:
+        """Return [settings, number in the sandbox] of those that are up, for `take_up`."""
+        found = [[settings, self._processes.inner(pid)] for settings, pid in self._up.values()]
+        return [each for each in found if each[1]]
+
+    def take_up(self, remembered: list[list[Any]]) -> None:
+        """Know services that were brought back."""
+        pids = {self._processes.inner(pid): pid for pid in self._processes.alive()}
+        for settings, inner in remembered:
+            if inner in pids:
+                self._up[settings["name"]] = settings, pids[inner]
+
+    def _start(
+        self, service: dict[str, Any], env: dict[str, str], groups: list[int], filter_: bytes
+    ) -> int:
+        """Start a service; return its pid."""
+        pid = os.fork()
+        if pid == 0:
+            be_service(service, env, groups, filter_)
+        return pid
+
+    def _ended_how(self, pid: int) -> str:
+        """Return how a service ended; empty: it has not."""
+        gone, status = os.waitpid(pid, os.WNOHANG)
+        return f"with code {os.waitstatus_to_exitcode(status)}" if gone else ""
+
+    def _wait_until_up(self, service: dict[str, Any], pid: int) -> str:
+        """Return when a service answers at its port, or can't: why; empty: it is up.
+
+        One without a port is up when it has not ended after a moment.
+        """
+        rounds = int(service["ready_s"] / POLL_S) if service["port"] else 5
+        for _ in range(max(rounds, 1)):
+            how = self._ended_how(pid)
+            if how:
+                self.ended(pid)
+                return f"it ended {how}: {_tail(service)}"
+            if service["port"] and _answers(service["port"]):
+                return ""
+            select.select([], [], [], POLL_S)
+        if not service["port"]:
+            return ""
+        waited = f"{service['ready_s']:g} s"
+        return f"nothing answers at port {service['port']} after {waited}: {_tail(service)}"
 
     def _end(self, session: int) -> None:
         """Kill a service and what is in its session."""
         for _ in range(END_ROUNDS):
-            alive = [int(n) for n in os.listdir("/proc") if n.isdecimal() and n != "1"]
-            found = [pid for pid in alive if session_of(pid) == session]
+            found = [pid for pid in self._processes.alive() if session_of(pid) == session]
             if not found:
                 return
             for pid in found:
@@ -87,7 +130,7 @@ class Running:
             self._reap()
 
 
-def _be_service(
+def be_service(
     service: dict[str, Any], env: dict[str, str], groups: list[int], filter_: bytes
 ) -> NoReturn:
     """Be a service, in a fresh fork of the first process; what it prints goes to its log."""
@@ -101,14 +144,6 @@ def _be_service(
         commands.be_command(spec, [null, log, log], groups, filter_)
     finally:
         os._exit(126)
-
-
-def session_of(pid: int) -> int:
-    """Return the session of a process; 0: it is gone."""
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return 0
 
 
 def listed() -> list[dict[str, Any]]:
@@ -150,26 +185,6 @@ def _is_service(each: Any) -> bool:
 def log_of(name: str) -> str:
     """Return where a service prints to."""
     return f"{LOGS}/{name}.log"
-
-
-def wait_until_up(service: dict[str, Any], pid: int, ended: Callable[[int], None]) -> str:
-    """Return when a service answers at its port, or can't: why; empty: it is up.
-
-    One without a port is up when it has not ended after a moment. `ended`: told if it has.
-    """
-    rounds = int(service["ready_s"] / POLL_S) if service["port"] else 5
-    for _ in range(max(rounds, 1)):
-        gone, status = os.waitpid(pid, os.WNOHANG)
-        if gone:
-            ended(pid)
-            return f"it ended with code {os.waitstatus_to_exitcode(status)}: {_tail(service)}"
-        if service["port"] and _answers(service["port"]):
-            return ""
-        select.select([], [], [], POLL_S)
-    if not service["port"]:
-        return ""
-    waited = f"{service['ready_s']:g} s"
-    return f"nothing answers at port {service['port']} after {waited}: {_tail(service)}"
 
 
 def _answers(port: int) -> bool:

@@ -27,6 +27,7 @@ LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_ADD_RULE = 445
 LANDLOCK_RESTRICT_SELF = 446
 
+CLONE_NEWTIME = 0x00000080
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
@@ -40,6 +41,7 @@ MS_NODEV = 0x4
 MS_NOEXEC = 0x8
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
+MS_SLAVE = 0x80000
 MNT_DETACH = 0x2
 
 MOUNT_ATTR_RDONLY = 0x1
@@ -128,6 +130,13 @@ def open_beneath(folder: int, path: str, flags: int) -> int:
     """
     how = struct.pack("3Q", flags | os.O_CLOEXEC, 0, _BENEATH)
     return syscall(OPENAT2, folder, _path(path), how, len(how))
+
+
+def file_system_kind(path: str) -> int:
+    """Return the number that names the kind of file system that a path is on."""
+    answer = ctypes.create_string_buffer(512)
+    _checked(_libc.statfs(_path(path), answer))
+    return int(struct.unpack_from("l", answer)[0])
 
 
 # -- mounts ----------------------------------------------------------------------------------------

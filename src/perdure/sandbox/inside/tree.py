@@ -3,7 +3,8 @@
 Three kinds of processes. The *opener* leaves the host's namespaces, joins the cgroup, forks and is
 gone. The *first* is process 1 of the sandbox: it builds the root, gives up its rights, and then
 waits for what it is to start, see `first`; when it ends, the kernel kills all that is left. The
-*commands* are what the tree is for. A tree that waits executes nothing and has no lock.
+*commands* are what the tree is for. A tree that waits executes nothing and has no lock. A tree of
+which images are taken has another process 1, see `keeping`.
 
 Order of what is given up, each step needing the ones before: mounts, root, user namespace, groups
 and ids, bounding set, capabilities, no_new_privs, Landlock; by each command, seccomp. Descriptors
@@ -18,7 +19,7 @@ import socket
 import struct
 from typing import Any, NoReturn
 
-from . import landlock, root
+from . import keeping, landlock, root
 from . import syscalls as sys_
 from .first import First
 from .reports import LOCK_FD, MAPPED_FD, report, told
@@ -44,7 +45,11 @@ _UP = 0x1
 
 
 def open_tree(
-    spec: dict[str, Any], descriptors: list[int], userns: int, filter_: bytes
+    spec: dict[str, Any],
+    descriptors: list[int],
+    userns: int,
+    filter_: bytes,
+    at_home: int = -1,
 ) -> NoReturn:
     """Be the opener, in a fresh fork: start the first process, tell its pid, and end.
 
@@ -54,8 +59,11 @@ def open_tree(
             root is built.
         userns: user namespace to be in; 0: make one.
         filter_: for seccomp.
+        at_home: mount namespace to come from, see `images.home`; -1: this one.
     """
     try:
+        if at_home >= 0:
+            sys_.setns(at_home, sys_.CLONE_NEWNS)
         _arrange(descriptors, userns)
         userns = LOCK_FD + 1 if userns else 0
         _open(spec, userns, filter_)
@@ -79,7 +87,8 @@ def _open(spec: dict[str, Any], userns: int, filter_: bytes) -> None:
     for group in spec["cgroups"]:
         with open(group, "w") as procs:
             procs.write("0")
-    sys_.unshare(NAMESPACES | (0 if userns else sys_.CLONE_NEWUSER))
+    own = keeping.NAMESPACES if "criu" in spec else NAMESPACES
+    sys_.unshare(own | (0 if userns else sys_.CLONE_NEWUSER))
     first = os.fork()
     if first == 0:
         _be_first(spec, userns, filter_)
@@ -97,6 +106,11 @@ def _be_first(spec: dict[str, Any], userns: int, filter_: bytes) -> NoReturn:
         _raise_loopback()
         if spec["port"]:
             _open_way_out(spec["port"])
+        if "criu" in spec:
+            processes, printed = keeping.settle(spec, userns, filter_)
+            report({"keeper": processes.keeper})
+            First(spec, filter_, processes, printed).serve()
+            os._exit(0)
         root.enter(spec, userns)
         # Not before: a change of user clears it.
         _give_up(userns, spec)
