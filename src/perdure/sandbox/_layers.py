@@ -19,6 +19,8 @@ with what it stands on written in it and everything synced first: who finds its 
 snapshot. A kill before that leaves a `top` or a staging folder that no snapshot names; the run's
 journal names none either, and the next restore throws it away. A head that is older than the newest
 layer is no harm: the journal says which snapshot counts, and `restore` is called with it.
+
+Size: what is written of a layer, in which order, and what of it is needed still is one protocol.
 """
 
 import os
