@@ -178,13 +178,13 @@ async def test_a_snapshot_that_is_a_copy_stays_until_the_thread_goes_back(backen
     """The thread does not stand on it, and no journal names it yet."""
     taken = await chain_of(sandbox, 2)
     await sandbox.restore(taken[0])
-    sandbox._layers.announce(sandbox._folder, taken[1])
+    sandbox._ground.layers.announce(sandbox._ground.folder, taken[1])
     await chain_of(sandbox, 1, first=7)
     assert collect(backend, []).layers == 0
     [listed] = backend.root.glob("tenants/*/threads/*/taken")
     assert listed.read_text() == taken[1]
     for _ in range(100):
-        sandbox._layers.announce(sandbox._folder, taken[1])
+        sandbox._ground.layers.announce(sandbox._ground.folder, taken[1])
     assert len(listed.read_text().split()) == 64
     await sandbox.restore(taken[0])
     assert not listed.exists()
@@ -259,7 +259,7 @@ async def test_one_collection_at_a_time_and_none_beside_a_user_at_the_gate(
 
 async def test_what_a_worker_that_is_gone_stood_on_counts_no_more(backend, sandbox, is_able):
     taken = await chain_of(sandbox, 2)
-    other = IsolatedSandboxes(backend.root)
+    other = IsolatedSandboxes(backend.root, prepared=0)  # else it mounts what the head says below
     theirs = other.open("acme", "t-2")
     await theirs.restore(taken[1])
     await theirs.run("true")

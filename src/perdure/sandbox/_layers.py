@@ -20,7 +20,7 @@ snapshot. A kill before that leaves a `top` or a staging folder that no snapshot
 journal names none either, and the next restore throws it away. A head that is older than the newest
 layer is no harm: the journal says which snapshot counts, and `restore` is called with it.
 
-Size: what makes, names and removes parts of one layer shares its order of writes.
+Size: what is written of a layer, in which order, and what of it is needed still is one protocol.
 """
 
 import os
