@@ -34,11 +34,16 @@ def sync_names(folders: Iterable[Path], top: Path) -> None:
     pending = set(folders)
     pending |= {parent for folder in pending for parent in folder.parents if top in parent.parents}
     for folder in sorted(pending | {top, top.parent}, reverse=True):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_lock(path: Path) -> int:

@@ -39,6 +39,7 @@ from perdure.sandbox._disk import (
     put_file,
     remove_folder,
     sync_file_system,
+    sync_folder,
     sync_names,
 )
 from perdure.sandbox._made import (
@@ -285,7 +286,8 @@ class Layers:
         )
         if images is not None:
             images.rename(layer / IMAGES)
-        sync_file_system(layer)
+        make_folder(self._folder)
+        sync_file_system(layer)  # with what describes it, and the folder that it goes to
         # crash-point: sandbox.freeze.synced
         probe("sandbox.freeze.synced")
         self._name(layer, thread)
@@ -334,7 +336,8 @@ class Layers:
         self._describe(
             layer, thread, parent, changes=ALIVE, usage=usage, generation=generation, **said
         )
-        sync_file_system(layer)
+        make_folder(self._folder)
+        sync_file_system(layer)  # with what describes it, and the folder that it goes to
         # crash-point: sandbox.keep.synced
         probe("sandbox.keep.synced")
         self._name(layer, thread)
@@ -358,13 +361,12 @@ class Layers:
             **said,
         )
         staging = thread / "staging"
-        put_file(layer / "layer.json", encode(described), staging=staging, fsync=True)
+        put_file(layer / "layer.json", encode(described), staging=staging, fsync=False)
 
     def _name(self, layer: Path, thread: Path) -> None:
-        make_folder(self._folder)
         self.announce(thread, layer.name)
         layer.rename(self._folder / layer.name)
-        sync_names([self._folder], self._top)
+        sync_folder(self._folder)
 
     def layer(self, snapshot: str) -> Layer | None:
         """Return what a snapshot's layer says; None: the base, which has none.
