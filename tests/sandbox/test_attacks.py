@@ -194,7 +194,10 @@ def test_a_thread_does_not_see_the_files_of_another(backend):
 
 
 def test_nothing_of_the_host_changed(shell, tmp_path):
-    """By the names, sizes and times of what a sandbox is root over in its own eyes."""
+    """By the names, sizes and times of what a sandbox is root over in its own eyes.
+
+    Of /var the names alone: others of the host work there.
+    """
     before = seen_of_host()
     shell(
         "touch /usr/touched /etc/touched /tmp/touched; rm -rf /usr/bin /usr/lib /etc /tmp /var; "
@@ -210,5 +213,6 @@ def seen_of_host():
         with os.scandir(top) as entries:
             for entry in entries:
                 stat = entry.stat(follow_symlinks=False)
-                found[entry.path] = stat.st_mode, stat.st_size, stat.st_uid, stat.st_mtime_ns
+                changed = () if top == "/var" else (stat.st_size, stat.st_mtime_ns)
+                found[entry.path] = stat.st_mode, stat.st_uid, *changed
     return found

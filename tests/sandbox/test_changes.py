@@ -20,13 +20,15 @@ async def test_an_empty_turn_changed_nothing(sandbox):
     assert (await sandbox.changes()).is_nothing
 
 
-async def test_each_kind_of_change(sandbox):
+async def test_each_kind_of_change(sandbox, is_root):
     await sandbox.run(
         "mkdir -p /workspace/d /workspace/gone/x; echo 1 > /workspace/f; echo 1 > /workspace/d/old"
     )
     await sandbox.take()
+    # The base belongs to nobody in a sandbox of a user without rights.
+    removed = "/usr/bin/awk" if is_root else "/etc/hosts"
     await sandbox.run(
-        "echo 22 > /workspace/f; echo 1 > /workspace/new; rm -rf /workspace/gone; rm /usr/bin/awk; "
+        f"echo 22 > /workspace/f; echo 1 > /workspace/new; rm -rf /workspace/gone; rm {removed}; "
         "rm -rf /workspace/d; mkdir /workspace/d; echo 1 > /workspace/d/fresh; chmod 700 /workspace"
     )
     changes = await sandbox.changes()
@@ -37,7 +39,7 @@ async def test_each_kind_of_change(sandbox):
         ("/workspace/f", "changed"),
         ("/workspace/gone", "removed"),
         ("/workspace/new", "added"),
-        ("/usr/bin/awk", "removed"),
+        (removed, "removed"),
     }
     assert Change(path="/workspace/f", kind="changed", bytes=3) in changes.paths
 
@@ -63,7 +65,7 @@ async def test_since_an_earlier_snapshot(sandbox):
 
 async def test_packages_are_named(sandbox):
     await sandbox.write(
-        "/usr/local/lib/python3/dist-packages/left_pad-1.2.3.dist-info/METADATA", b"Name: left_pad"
+        "/workspace/lib/dist-packages/left_pad-1.2.3.dist-info/METADATA", b"Name: left_pad"
     )
     await sandbox.write("/workspace/node_modules/@a/b/package.json", b'{"version": "4.5.6"}')
     await sandbox.write("/workspace/node_modules/bad/package.json", b"[" * 100_000)
@@ -71,7 +73,16 @@ async def test_packages_are_named(sandbox):
         "ln -s /etc/passwd /workspace/node_modules/link; mkdir -p /workspace/node_modules/d"
     )
     await sandbox.run("mkfifo /workspace/node_modules/d/package.json")
+    for number in (1, 2):
+        await sandbox.write(f"/var/lib/dpkg/info/tool{number}:amd64.list", b"/usr/bin/tool\n")
+    await sandbox.write(
+        "/var/lib/dpkg/status",
+        b"Package: tool1\nStatus: install ok installed\nVersion: 1:2.0-3\n\n"
+        b"Package: other\nVersion: 9\n",
+    )
     assert (await sandbox.changes()).packages == (
+        Package(manager="apt", name="tool1", version="1:2.0-3"),
+        Package(manager="apt", name="tool2", version=""),
         Package(manager="npm", name="@a/b", version="4.5.6"),
         Package(manager="npm", name="bad", version=""),
         Package(manager="npm", name="d", version=""),

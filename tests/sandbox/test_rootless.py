@@ -84,6 +84,16 @@ def test_attacks_and_layers_as_nobody(nobody):
     check(subprocess.run(command, **as_nobody(env), capture_output=True, text=True, check=False))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_everything_as_nobody(nobody):
+    folder, env = nobody
+    names = [path.name for path in (REPOSITORY / "tests/sandbox").glob("test_*.py")]
+    command = tested(folder, sorted({*names} - {"test_rootless.py"}))
+    ran = subprocess.run(command, **as_nobody(env), capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr[-2000:]
+
+
 @pytest.mark.timeout(600)
 def test_live_trees_as_nobody_with_a_group_of_its_own(nobody):
     folder, env = nobody

@@ -74,7 +74,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Package(Struct, frozen=True, kw_only=True):
-    """A package that was installed. `manager`: pip or npm."""
+    """A package that was installed. `manager`: apt, pip or npm."""
 
     manager: str
     name: str
@@ -86,7 +86,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
     Attributes:
         paths: by path.
-        packages: installed by pip or npm, as far as their own records tell.
+        packages: installed by apt, pip or npm, as far as their own records tell.
         is_cut: there are more than were listed.
     """
 

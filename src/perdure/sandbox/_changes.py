@@ -19,7 +19,7 @@ from msgspec import Struct
 from perdure.errors import UsageError
 from perdure.model.sandbox import Change, Changes, Package
 from perdure.sandbox.inside import syscalls
-from perdure.sandbox.limits import CHANGES_MAX, DEPTH_MAX, NAME_BYTES_MAX
+from perdure.sandbox.limits import CHANGES_MAX, DEPTH_MAX, NAME_BYTES_MAX, STATUS_BYTES_MAX
 
 OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 
@@ -176,6 +176,8 @@ def _open(top: str, path: str, flags: int) -> int | None:
 # -- packages --------------------------------------------------------------------------------------
 
 _PIP = re.compile(r"(?:site|dist)-packages/([^/]{1,200})-([^/-]{1,100})\.dist-info/METADATA$")
+_VERSION = rb"(?m)^Package: %b\n(?:[^\n]+\n){0,40}?Version: ([^\n]{1,100})$"
+_APT = re.compile(r"^(?:lib|var/lib)/dpkg/info/([^/:]{1,200})(?::[^/]{1,50})?\.list$")
 _NPM = re.compile(r"node_modules/((?:@[^/]{1,100}/)?[^/]{1,200})/package\.json$")
 
 
@@ -186,7 +188,24 @@ def _package(uppers: Sequence[str], path: str) -> Package | None:
     npm = _NPM.search(path)
     if npm is not None:
         return Package(manager="npm", name=npm[1], version=_npm_version(uppers, path))
+    apt = _APT.search(path)
+    if apt is not None:
+        status = f"{path.partition('info/')[0]}status"
+        return Package(manager="apt", name=apt[1], version=_apt_version(uppers, status, apt[1]))
     return None
+
+
+def _apt_version(uppers: Sequence[str], status: str, name: str) -> str:
+    """Return the version that dpkg's list of packages names; empty: it names none."""
+    for upper in uppers:
+        source = _open(upper, status, os.O_RDONLY | os.O_NONBLOCK)
+        if source is not None:
+            with suppress(OSError), open(source, "rb") as file:  # noqa: PTH123  # by descriptor
+                found = _VERSION % re.escape(name.encode("utf-8", "surrogateescape"))
+                version = re.search(found, file.read(STATUS_BYTES_MAX))
+                return "" if version is None else version[1].decode("utf-8", "replace")
+            return ""
+    return ""
 
 
 def _npm_version(uppers: Sequence[str], path: str) -> str:

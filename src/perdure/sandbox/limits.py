@@ -82,6 +82,9 @@ CHANGES_MAX = 10_000
 NAME_BYTES_MAX = 1 << 16
 """Bytes of a package.json that are read for its version."""
 
+STATUS_BYTES_MAX = 16 << 20
+"""Bytes of dpkg's list of packages that are read: five times that of a large system."""
+
 CONNECTIONS_MAX = 64
 """Connections of a turn at once: what a package manager opens, several times over."""
 
