@@ -202,3 +202,14 @@ async def test_a_backend_without_commands_says_so(tmp_path):
         run = await runtime.start(graph, {}, thread="t")
         with pytest.raises(RunFailed, match="DirectorySandbox has no 'run'"):
             await run.result(timeout=60)
+
+
+async def test_what_each_turn_changed_is_in_the_journal(is_able, tmp_path):
+    commands = ["ls /", "head -c 100000 /dev/urandom > data", "cat data > /dev/null"]
+    graph = graph_of(*commands)
+    url = f"sqlite:///{tmp_path / 'p.db'}"
+    async with Runtime.open(url, [graph], sandbox=IsolatedSandboxes(tmp_path / "b")) as runtime:
+        await (await runtime.start(graph, {}, thread="t")).result(timeout=60)
+        costs = await runtime.costs("t")
+    assert [cost.sandbox for cost in costs] == ["", "nothing", "files", "nothing"]
+    assert [cost.sandbox_bytes > 90_000 for cost in costs] == [False, False, True, False]

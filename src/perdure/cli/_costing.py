@@ -12,6 +12,7 @@ HEADERS = (
     "journal",
     "copies",
     "pages",
+    "sandbox",
     "took",
     "nodes took",
     "again",
@@ -44,11 +45,17 @@ def _cells(cost: CheckpointCost) -> tuple[str, ...]:
         size_text(cost.journal_bytes),
         size_text(cost.copy_bytes) if cost.copy_bytes else "",
         f"{size_text(cost.page_bytes)} ({cost.pages})" if cost.pages else "",
+        _sandbox(cost),
         duration(cost.elapsed_ms / 1000),
         duration(cost.node_ms / 1000) if cost.nodes else "",
         ", ".join(_again(cost)),
         _tokens(cost.input_tokens, cost.output_tokens),
     )
+
+
+def _sandbox(cost: CheckpointCost) -> str:
+    size = f" ({size_text(cost.sandbox_bytes)})" if cost.sandbox_bytes else ""
+    return f"{cost.sandbox}{size}"
 
 
 def _again(cost: CheckpointCost) -> list[str]:

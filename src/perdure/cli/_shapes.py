@@ -215,6 +215,8 @@ def cost_json(cost: CheckpointCost) -> dict[str, Any]:
         "again": list(cost.again),
         "repeated": cost.repeated,
         "children": cost.children,
+        "sandbox": cost.sandbox,
+        "sandbox_bytes": cost.sandbox_bytes,
         "input_tokens": cost.input_tokens,
         "output_tokens": cost.output_tokens,
     }

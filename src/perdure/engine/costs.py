@@ -50,6 +50,9 @@ class CheckpointCost(Struct, frozen=True, kw_only=True):
         again: names of effects that others can see and that a fork before it would send again.
         repeated: how many other recorded calls it would do again (kinds pure and contained).
         children: child runs that it would start again.
+        sandbox: what changed in the thread's sandbox, as its snapshots say ("nothing", "files",
+            ...); empty: it was not used, or nothing tells.
+        sandbox_bytes: of these changes, on the disk of the sandbox.
         input_tokens, output_tokens: of its recorded calls, as their results say (`usage`).
     """
 
@@ -68,6 +71,8 @@ class CheckpointCost(Struct, frozen=True, kw_only=True):
     again: tuple[str, ...]
     repeated: int
     children: int
+    sandbox: str
+    sandbox_bytes: int
     input_tokens: int
     output_tokens: int
 
@@ -144,6 +149,8 @@ class _Tally:
         self._again: list[str] = []
         self._tokens = {True: (0, 0), False: (0, 0)}
         self._counts = {"repeated": 0, "children": 0, "pages": 0, "page_bytes": 0}
+        self._counts["sandbox_bytes"] = 0
+        self._sandbox = ""
         self.journal_bytes = self._copy_bytes = 0.0
 
     def take(self, record: rec.Record, size: float) -> None:
@@ -164,6 +171,10 @@ class _Tally:
             self._add_tokens(record.chunk, is_result=False)
         elif isinstance(record, rec.Spawned):
             self._counts["children"] += 1
+        elif isinstance(record, rec.SandboxTaken):
+            if record.changes != "nothing" or not self._sandbox:
+                self._sandbox = record.changes
+            self._counts["sandbox_bytes"] += record.changed_bytes
         elif isinstance(record, rec.StepCommitted) and record.scope == "":
             self._end = record
             self._nodes = [node_name(each.task) for each in record.passed] + self._nodes
@@ -203,6 +214,7 @@ class _Tally:
             elapsed_ms=(self._last_us - self._since_us) / 1000,
             node_ms=self._node_us / 1000,
             again=tuple(self._again),
+            sandbox=self._sandbox,
             input_tokens=tokens[0],
             output_tokens=tokens[1],
             **self._counts,

@@ -94,11 +94,23 @@ class RunSandbox:
             return
         # crash-point: sandbox.take.before
         self._run.engine.services.probe("sandbox.take.before")
+        before = self._run.state.snapshot
         snapshot = await self.open().take()
         # crash-point: sandbox.take.after
         self._run.engine.services.probe("sandbox.take.after")
-        self._run.record(rec.SandboxTaken(self._run.now_us(), self._untaken, snapshot))
+        changed = await self._changed(before, snapshot)
+        self._run.record(rec.SandboxTaken(self._run.now_us(), self._untaken, snapshot, *changed))
         self._untaken = ""
+
+    async def _changed(self, before: str | None, snapshot: str) -> tuple[str, int]:
+        """Return what changed between two snapshots, and its bytes, as far as the backend tells."""
+        tell = getattr(self.open(), "snapshot", None)
+        if snapshot == before:
+            return "nothing", 0
+        if tell is None:
+            return "", 0
+        found = await tell(snapshot)  # None: it is the base
+        return ("nothing", 0) if found is None else (found.changes, found.bytes)
 
     async def settle(self) -> bool:
         """Take a snapshot of what steps that went by left; return whether the files are theirs.

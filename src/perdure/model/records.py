@@ -413,12 +413,16 @@ class StateSnapshot(Struct, array_like=True, frozen=True, tag=28):
 class SandboxTaken(Struct, array_like=True, frozen=True, tag=29):
     """A snapshot of the sandbox was taken after contained effects of a task.
 
-    Results recorded before it are valid with it.
+    Results recorded before it are valid with it. `changes`: what had changed since the one before
+    ("nothing": it is that one; "files", "files and processes", ...; empty: not known), in
+    `changed_bytes` on the disk.
     """
 
     at_us: int
     task: str
     snapshot: str
+    changes: str = ""
+    changed_bytes: int = 0
 
 
 class RetryRequested(Struct, array_like=True, frozen=True, tag=30):
