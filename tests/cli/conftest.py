@@ -124,3 +124,10 @@ def cli(tmp_path):
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def pytest_collection_modifyitems(items):
+    """Give these tests longer: each starts the program several times, beside others on two cores."""
+    for item in items:
+        if item.path.parent == FLOWS.parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(90))

@@ -120,3 +120,28 @@ def test_erase_says_what_became_of_files(cli, boxes):
     assert done.code == 0
     assert "files of sandboxes: 2 layers, live files of 1 thread" in done.out
     assert cli("sandbox", "show", boxes, "u", "--json").json["files"]["layers"] == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["erase", "--thread", "t", "--by", "ada", "--yes", "--sandbox", "NOPE"],
+        ["prune", "--keep", "1", "--sandbox", "NOPE"],
+        ["sandbox", "collect", "NOPE"],
+    ],
+)
+def test_a_folder_without_sandboxes_is_no_proof(cli, target, command):
+    assert cli("run", target, "--input", "{}", "--thread", "t", "--sandbox", "boxes").code == 0
+    result = cli(*command)
+    assert result.code == 4
+    assert "NOPE has no sandboxes; nothing was made there" in result.err
+
+
+def test_an_erasure_with_the_wrong_folder_says_so(cli, target):
+    for folder, thread in (("boxes", "t"), ("others", "u")):
+        done = cli("run", target, "--input", "{}", "--thread", thread, "--sandbox", folder)
+        assert done.code == 0
+    result = cli("erase", "--thread", "t", "--by", "ada", "--yes", "--sandbox", "others")
+    assert result.code == 0
+    assert "stays: sandbox" in result.out
+    assert "or are in another folder" in " ".join(result.out.split())

@@ -11,6 +11,7 @@ from perdure.cli._asking import Asking, Yes
 from perdure.cli._options import AsJson, FilesOf, StoreUrl, Tenant, await_
 from perdure.cli._output import Progress, note, print_json, say
 from perdure.cli._retaining import shown_size
+from perdure.cli._sandbox import kept_in
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.cli._text import clean, indented, plural
 from perdure.engine.outlook import command
@@ -29,7 +30,6 @@ from perdure.governance import (
     write_receipt,
 )
 from perdure.governance import erase as erase_it
-from perdure.sandbox import IsolatedSandboxes
 
 LEFT = 40
 """Exit code when something of it was found afterwards, or a receipt is not what was signed."""
@@ -82,7 +82,7 @@ def erase(
       perdure erase --subject person-12 --by ada --receipt erased.json --key audit.key
       perdure erase --thread customer-12 --by ada --sandbox /var/lib/agents --force --yes --json
     """
-    files = IsolatedSandboxes(sandbox) if sandbox else None
+    files = kept_in(sandbox) if sandbox else None
     named = {"thread": thread, "subject": subject, "tenant": tenant, "sandbox": files}
     if dry_run:
         preview = await_(_preview(store, named))

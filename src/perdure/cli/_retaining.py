@@ -10,6 +10,7 @@ import typer
 from perdure.cli import _shapes as shapes
 from perdure.cli._options import AnyTenant, AsJson, FilesOf, StoreUrl, Tenant, await_
 from perdure.cli._output import Progress, note, print_json, say, table
+from perdure.cli._sandbox import kept_in
 from perdure.cli._store import DEFAULT_URL, check_shared, creating, existing, with_store
 from perdure.cli._text import plural
 from perdure.cli.limits import STAYS_SHOWN
@@ -19,7 +20,7 @@ from perdure.engine.outlook import command
 from perdure.errors import SettingInvalid, UsageError
 from perdure.governance import Pruned, ThreadPruned
 from perdure.governance import prune as prune_threads
-from perdure.sandbox import IsolatedSandboxes, LayersCollected
+from perdure.sandbox import LayersCollected
 
 OneThread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")]
 TagName = Annotated[str, typer.Argument(metavar="NAME", help="Name, unique in the thread.")]
@@ -113,6 +114,8 @@ def prune(
         msg = "prune: say what to keep: --keep N, --older-than AGE, or both; nothing was done"
         raise UsageError(msg)
 
+    files = kept_in(sandbox) if sandbox else None
+
     async def work(runtime: Runtime, progress: Progress) -> Pruned:
         """Prune, and tell how far it is."""
         return await prune_threads(
@@ -123,7 +126,7 @@ def prune(
             tenant=tenant,
             dry_run=dry_run,
             rewrite=vacuum,
-            sandbox=IsolatedSandboxes(sandbox) if sandbox else None,
+            sandbox=files,
             on_progress=lambda done: progress.tell(_progress_line(done)),
         )
 

@@ -2,11 +2,12 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from perdure.cli._host import CRIU_VARIABLE
 from perdure.cli._store import keys_given
 from perdure.errors import UsageError
-from perdure.sandbox import IsolatedSandboxes
+from perdure.sandbox import IsolatedSandboxes, check_root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +62,13 @@ class SandboxTerms:
             if value and value != os.environ.get(variable):
                 words += [option, value]
         return [*words, "--sandbox-durable"] if self.is_durable else words
+
+
+def kept_in(folder: str | Path) -> IsolatedSandboxes:
+    """Return the sandboxes that a folder has.
+
+    Raises:
+        NotFound: it has none, so that nothing can be said of their files; nothing was done.
+    """
+    check_root(Path(folder))
+    return IsolatedSandboxes(folder)

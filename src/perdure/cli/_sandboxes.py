@@ -9,12 +9,12 @@ from perdure.cli import _shapes as shapes
 from perdure.cli._options import AnyTenant, AsJson, StoreUrl, Tenant, await_
 from perdure.cli._output import note, print_json, say, table
 from perdure.cli._retaining import layers_json, layers_line, shown_size
+from perdure.cli._sandbox import kept_in
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.cli._text import full_time, plural
 from perdure.engine.outlook import command
 from perdure.governance import collect_snapshots
 from perdure.sandbox import (
-    IsolatedSandboxes,
     LayersCollected,
     Snapshot,
     ThreadFiles,
@@ -165,8 +165,8 @@ def sandbox_collect(
 
     async def work() -> LayersCollected:
         """Collect."""
+        backend = kept_in(folder)
         async with existing(store) as runtime:
-            backend = IsolatedSandboxes(folder)
             return await collect_snapshots(runtime, backend, tenant=tenant, dry_run=dry_run)
 
     done = await_(work())

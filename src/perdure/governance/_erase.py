@@ -457,13 +457,18 @@ def _ended(
     return signed(receipt, key)
 
 
+NO_FOLDER = (
+    "files of the threads' sandboxes, if they have any, as no folder was named: --sandbox FOLDER, "
+    "or afterwards: perdure sandbox collect FOLDER"
+)
+
+
 def _remaining(last: ErasurePreview, erasing: _Erasing) -> list[Remaining]:
     found = list(last.remains)
     why = "a file somewhere may hold what was erased"
     found += [Remaining("export", export, why) for export in last.exports]
     if erasing.files is not None:
-        found += files_left(erasing.files.done)
+        found += files_left(erasing.files.done, snapshots=erasing.snapshots)
     elif erasing.snapshots:
-        why = "files of the threads' sandboxes, as no folder was named: perdure sandbox collect"
-        found.append(Remaining("sandbox", "", why))
+        found.append(Remaining("sandbox", "", NO_FOLDER))
     return found + [Remaining("copies", "", what) for what in erasing.left]

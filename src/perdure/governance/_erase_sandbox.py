@@ -167,9 +167,16 @@ def _remaining(layer: str) -> Remaining:
     return Remaining("sandbox_layer", layer, why)
 
 
-def files_left(done: SandboxErased) -> list[Remaining]:
-    """Return what an erasure left of the files of sandboxes."""
+def files_left(done: SandboxErased, *, snapshots: int) -> list[Remaining]:
+    """Return what an erasure left of the files of sandboxes; `snapshots`: that journals named."""
     found = [_remaining(name) for name in done.remaining]
+    if snapshots and not (done.threads or done.layers or done.remaining):
+        why = (
+            "journals name snapshots of files, and this folder had none of these threads: "
+            "they were removed before, or are in another folder. Look where workers keep them: "
+            "perdure sandbox list FOLDER, then perdure sandbox collect FOLDER"
+        )
+        found.append(Remaining("sandbox", done.folder, why))
     if done.unknown:
         why = (
             f"{done.unknown} layers in this folder that nothing needs, and of which it is not "

@@ -11,7 +11,13 @@ from perdure.sandbox._made import Made
 from perdure.sandbox._names import folder_name
 from perdure.sandbox._network import Network
 from perdure.sandbox._processes import Process
-from perdure.sandbox._story import Snapshot, ThreadFiles, history_of, threads_in
+from perdure.sandbox._story import (
+    Snapshot,
+    ThreadFiles,
+    check_root,
+    history_of,
+    threads_in,
+)
 from perdure.sandbox._trees import Tree
 from perdure.sandbox._turns import Capabilities, Limits
 from perdure.sandbox.export import (
@@ -53,6 +59,7 @@ __all__ = [
     "ThreadFiles",
     "Tree",
     "Verified",
+    "check_root",
     "folder_name",
     "history_of",
     "make_objects",

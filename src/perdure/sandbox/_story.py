@@ -103,6 +103,15 @@ def _layers_of(tenant: Path) -> Layers:
     return Layers(tenant, base="", parts=(), owner=0)
 
 
+def check_root(root: Path) -> None:
+    """Refuse a folder that no sandboxes are kept in: nothing there is no proof that all is gone.
+
+    Raises:
+        NotFound: it has none; nothing was made there.
+    """
+    _tenants(root)
+
+
 def _tenants(root: Path) -> Path:
     """Return the folder of the tenants.
 
