@@ -127,7 +127,7 @@ def cli(tmp_path):
 
 
 def pytest_collection_modifyitems(items):
-    """Give these tests longer: each starts the program several times, beside others on two cores."""
+    """Give these tests longer: each starts the program several times."""
     for item in items:
         if item.path.parent == FLOWS.parent and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(90))

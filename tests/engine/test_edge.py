@@ -125,11 +125,11 @@ async def test_a_limit_lets_something_through(started):
 async def test_the_refusal_names_method_argument_and_type(started):
     runtime, _run = started
     with pytest.raises(SettingInvalid) as caught:
-        await runtime.state("t", at="3")
+        await runtime.state("t", at=b"3")
     assert str(caught.value) == (
-        "state(at='3'): must be a whole number or None, not str; nothing was done"
+        "state(at=b'3'): must be a whole number or a text or None, not bytes; nothing was done"
     )
-    assert caught.value.fields == {"argument": "at", "got": "str"}
+    assert caught.value.fields == {"argument": "at", "got": "bytes"}
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ async def test_points_that_are_none_are_refused(started, point):
 
 def test_the_sync_door_has_the_same_edge(tmp_path):
     opened = sync.Runtime.open(f"sqlite:///{tmp_path}/s.db", worker=False)
-    with opened as runtime, pytest.raises(SettingInvalid, match="a whole number or None"):
-        runtime.state("t", at="3")
+    with opened as runtime, pytest.raises(SettingInvalid, match="a whole number or a text or None"):
+        runtime.state("t", at=b"3")
 
 
 def test_a_subclass_is_of_its_type_and_missing_arguments_stay_pythons():

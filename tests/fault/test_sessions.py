@@ -77,7 +77,12 @@ async def test_worker_that_was_taken_for_dead_is_known_again(stores, rows, schem
     assert await other.release_dead() == []
     # It is dead when its session has ended for good.
     await alive.close()
-    assert await other.release_dead() == [kit.WORKER]
+    released: list[str] = []
+    async with asyncio.timeout(SOON_S):
+        while not released:  # the server lets go of the lock a moment later, and looks are rare
+            released += await other.release_dead()
+            await asyncio.sleep(0.01)
+    assert released == [kit.WORKER]
 
 
 async def test_worker_that_has_its_lock_again_is_not_dropped(stores):

@@ -10,6 +10,7 @@ import pytest
 from perdure.errors import (
     KeyMissing,
     NotFound,
+    SandboxUnstoppable,
     SettingInvalid,
     SnapshotNotDurable,
     UsageError,
@@ -479,7 +480,10 @@ async def test_an_import_says_what_made_it_and_is_measured(hosts):
 
 
 async def test_what_was_alive_is_told_elsewhere(hosts):
-    a, b = hosts("a", live=True), hosts("b")
+    try:
+        a, b = hosts("a", live=True), hosts("b")
+    except SandboxUnstoppable as error:
+        pytest.skip(f"NOT TESTED: {error}")
     sandbox = a.open("acme", "t")
     await sandbox.run(f"sleep {LONG} & echo 1 > f")
     taken = await sandbox.take()

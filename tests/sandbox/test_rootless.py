@@ -58,7 +58,7 @@ def as_nobody(env):
     return {"user": NOBODY, "group": NOBODY, "extra_groups": [], "env": env, "cwd": "/"}
 
 
-def tested(folder, names):
+def command_of(folder, names):
     """Return the command that runs some of these tests."""
     return [
         *(PYTHON, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-c"),
@@ -79,7 +79,7 @@ def check(ran):
 def test_attacks_and_layers_as_nobody(nobody):
     folder, env = nobody
     names = ["test_attacks.py", "test_layers.py", "test_export_attacks.py"]
-    command = tested(folder, names)
+    command = command_of(folder, names)
     check(subprocess.run(command, **as_nobody(env), capture_output=True, text=True, check=False))
 
 
@@ -88,7 +88,7 @@ def test_attacks_and_layers_as_nobody(nobody):
 def test_everything_as_nobody(nobody):
     folder, env = nobody
     names = [path.name for path in (REPOSITORY / "tests/sandbox").glob("test_*.py")]
-    command = tested(folder, sorted({*names} - {"test_rootless.py"}))
+    command = command_of(folder, sorted({*names} - {"test_rootless.py"}))
     ran = subprocess.run(command, **as_nobody(env), capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr[-2000:]
 
@@ -106,7 +106,7 @@ def test_live_trees_as_nobody_with_a_group_of_its_own(nobody):
             for each in (path, path / "cgroup.procs", path / "cgroup.subtree_control"):
                 os.chown(each, NOBODY, NOBODY)
         enter = [sys.executable, "-S", "-c", ENTER, str(group / "worker/cgroup.procs"), str(NOBODY)]
-        command = enter + tested(folder, ["test_live.py", "test_live_attacks.py"])
+        command = enter + command_of(folder, ["test_live.py", "test_live_attacks.py"])
         check(
             subprocess.run(command, env=env, cwd="/", capture_output=True, text=True, check=False)
         )
