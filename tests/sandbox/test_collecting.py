@@ -324,3 +324,25 @@ async def test_random_turns_takes_forks_restores_and_collections(backend, seed, 
     assert collected > 0
     assert collect(backend, []).kept == 0
     assert layers_of(backend) == set()
+
+
+async def test_what_a_cut_off_import_left_goes_with_an_erasure_and_a_collection(backend, sandbox):
+    await sandbox.run("echo 1 > n")
+    await sandbox.take()
+    tenant = backend.folder("acme")
+    left = tenant / "importing" / "l_x" / "root" / "secret"
+    for act in ("search", "collect", "erase"):
+        left.parent.mkdir(parents=True, exist_ok=True)
+        left.write_bytes(b"what was somebody's")
+        if act == "search":
+            found, elsewhere, _count = backend.searched("acme", ["t-2"], [b"was somebody"])
+            assert (found, elsewhere) == ({b"was somebody"}, set())
+            continue
+        if act == "collect":
+            collect(backend, set())
+        else:
+            (tenant / "exporting").mkdir(exist_ok=True)
+            (tenant / "exporting" / "l_x-note").write_bytes(b"{}")
+            assert backend.forget("acme", "t-2", 1).bytes > 0
+            assert [*(tenant / "exporting").iterdir()] == []
+        assert [*(tenant / "importing").iterdir()] == []

@@ -258,6 +258,24 @@ async def test_more_links_than_a_file_can_have_are_copied(sandbox, monkeypatch):
     assert (await sandbox.run("ls | wc -l; cat l39999 n")).output == "40002\nx3\n"
 
 
+async def test_more_links_than_a_pipe_or_a_link_can_have_are_made_anew(sandbox, monkeypatch):
+    monkeypatch.setattr("perdure.sandbox._layers.SQUASH_AT", 2)
+    code = (
+        "import os\nos.mkfifo('p', 0o640); os.symlink('x', 's')\n"
+        "for n in range(33000): os.link('p', f'p{n}'); os.link('s', f's{n}', follow_symlinks=False)"
+    )
+    await sandbox.run(["/usr/bin/python3", "-c", code])
+    for n in range(3):
+        taken = await sandbox.take()
+        await sandbox.run(f"echo {n} > n")
+    taken = await sandbox.take()
+    squashed = [*sandbox._ground.layers.tenant.glob("layers/*/squashed")]
+    assert squashed
+    await sandbox.restore(taken)
+    look = "ls | wc -l; stat -c '%F %a %u' p p32999; readlink s s32999; cat n"
+    assert (await sandbox.run(look)).output == "66003\nfifo 640 0\nfifo 640 0\nx\nx\n2\n"
+
+
 async def test_a_squashed_layer_is_no_other_than_the_chain(backend, sandbox, monkeypatch):
     """What overlays merge in many ways: removed, replaced, made again, of another kind."""
     monkeypatch.setattr("perdure.sandbox._layers.SQUASH_AT", 6)

@@ -414,6 +414,20 @@ async def test_hard_links_holes_owners_and_marks_are_copied(sandbox, is_root):
     assert "same" in before.output
 
 
+async def test_hard_links_at_paths_longer_than_the_system_takes_are_copied(sandbox):
+    code = (
+        "import os\nfor _ in range(30): os.mkdir('n' * 200); os.chdir('n' * 200)\n"
+        "open('f', 'w').write('x'); os.link('f', 'g')"
+    )
+    await sandbox.run(["/usr/bin/python3", "-c", code])
+    await sandbox.run("sleep 1000 &")
+    taken = await sandbox.take()
+    assert (await sandbox.run("true")).left  # it was copied, not ended
+    await sandbox.restore(taken)
+    look = "find . -type f -links 2 -execdir cat {} \\;"
+    assert (await sandbox.run(look)).output == "xx"
+
+
 async def test_what_can_not_be_copied_is_ended_and_said(sandbox):
     deep = "import os\nfor _ in range(200):\n os.mkdir('d'); os.chdir('d')"
     await sandbox.run(["/usr/bin/python3", "-c", deep])

@@ -34,6 +34,7 @@ from msgspec import Struct
 from perdure.clock import Probe
 from perdure.errors import StoreCorrupt
 from perdure.sandbox._disk import acquire, clear_staging, disk_errors, sync_names
+from perdure.sandbox._forgetting import collect_cut_off
 from perdure.sandbox._layers import SQUASHED, is_id, taken_by
 from perdure.sandbox._made import Layer, read
 from perdure.sandbox._measure import measure
@@ -176,6 +177,7 @@ class LayerCollection:
             # crash-point: sandbox.collect.hidden
             self._probe("sandbox.collect.hidden")
             done.bytes = self._cut_short + clear_staging(self._folder / GOING)
+            done.bytes += collect_cut_off(self._folder)
             (self._folder / GOING).rmdir()
             return done
 

@@ -21,6 +21,7 @@ from perdure.sandbox.limits import DEPTH_MAX
 _FICLONE = 0x40049409
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FOLDER = _READ | os.O_DIRECTORY
+_THROUGH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -53,7 +54,7 @@ class _Copy:
     def __init__(self, top: int) -> None:
         """Begin with none; `top`: descriptor of the folder that all is made below."""
         self._top = top
-        self._made: dict[tuple[int, int], str] = {}
+        self._made: dict[tuple[int, int], tuple[str, ...]] = {}
         self._path: list[str] = []
 
     def folder(self, source: int, target: int, depth: int) -> None:
@@ -95,7 +96,7 @@ class _Copy:
             if kind != stat.S_IFCHR:
                 os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=target)
         if status.st_nlink > 1:
-            self._made[key] = "/".join(self._path)
+            self._made[key] = tuple(self._path)
 
     def _linked(self, key: tuple[int, int], target: int, name: str) -> bool:
         """Make another name of a file that was made; return False if it was not yet."""
@@ -103,7 +104,16 @@ class _Copy:
         if made is None:
             return False
         # Below folders that this copy made, of which none is a link.
-        os.link(made, name, src_dir_fd=self._top, dst_dir_fd=target, follow_symlinks=False)
+        *folders, last = made
+        here = os.dup(self._top)
+        try:
+            for each in folders:  # one by one: the whole path may be longer than the system takes
+                below = os.open(each, _THROUGH, dir_fd=here)
+                os.close(here)
+                here = below
+            os.link(last, name, src_dir_fd=here, dst_dir_fd=target, follow_symlinks=False)
+        finally:
+            os.close(here)
         return True
 
 

@@ -188,7 +188,7 @@ def acquire(path: Path, on_wait: Callable[[], None] | None = None) -> int:
 
 def acquire_now(path: Path) -> int:
     """Return a descriptor that holds the lock file; -1: somebody else holds it now."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_lock(path)
     try:
         is_held = _try_lock(descriptor)
     except BaseException:

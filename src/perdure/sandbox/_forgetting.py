@@ -5,12 +5,14 @@ erased. So a worker that was stopped while it had the sandbox, and comes back, i
 replaced; a run that begins on the thread later passes the fence, and finds the base.
 """
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from perdure.errors import LeaseLost, StoreLocked
-from perdure.sandbox._disk import clear_staging, disk_errors, make_folder
+from perdure.sandbox._disk import acquire_now, clear_staging, disk_errors, locked, make_folder
 from perdure.sandbox._lock import hold, seen
 
 KEPT = {"lock", "fence"}
@@ -54,6 +56,46 @@ def forget(folder: Path, through: int) -> Forgotten:
             return Forgotten(bytes=_remove_all(folder))
         finally:
             lock.close()
+
+
+IMPORTING, EXPORTING = "importing", "exporting"
+"""Folders of a tenant: what is fetched and has no name yet; notes that are being written."""
+
+
+def forget_cut_off(tenant: Path) -> int:
+    """Remove what an import or an export that was cut off left of a tenant's files.
+
+    Returns:
+        Bytes that this made free.
+
+    Raises:
+        StoreLocked: an import is under way, and goes on; it can be done again.
+    """
+    if not (tenant / IMPORTING).is_dir():
+        return _forget_notes(tenant)
+    with disk_errors("forget", tenant), locked(tenant / f"{IMPORTING}.lock"):
+        return clear_staging(tenant / IMPORTING) + _forget_notes(tenant)
+
+
+def collect_cut_off(tenant: Path) -> int:
+    """As `forget_cut_off`; while an import is under way, that removes it itself: 0."""
+    if not (tenant / IMPORTING).is_dir():
+        return 0
+    lock = acquire_now(tenant / f"{IMPORTING}.lock")
+    if lock < 0:
+        return 0
+    try:
+        return clear_staging(tenant / IMPORTING)
+    finally:
+        os.close(lock)
+
+
+def _forget_notes(tenant: Path) -> int:
+    """Remove notes of exports; one that is being written now is written by the next export."""
+    with suppress(FileNotFoundError):
+        for path in (tenant / EXPORTING).iterdir():
+            path.unlink(missing_ok=True)
+    return 0
 
 
 def _forget_left(folder: Path) -> Forgotten:

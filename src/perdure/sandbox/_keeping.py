@@ -9,17 +9,28 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import structs
+
 from perdure.clock import Probe
 from perdure.sandbox._blob_collecting import BlobCollection
-from perdure.sandbox._collecting import GOING, LayerCollection, LayersCollected, alone, folders_in
+from perdure.sandbox._collecting import LayerCollection, LayersCollected, alone, folders_in
 from perdure.sandbox._disk import disk_errors
-from perdure.sandbox._forgetting import KEPT, Forgotten, forget
+from perdure.sandbox._forgetting import (
+    IMPORTING,
+    KEPT,
+    Forgotten,
+    forget,
+    forget_cut_off,
+)
 from perdure.sandbox._layers import is_id
 from perdure.sandbox._made import read
 from perdure.sandbox._measure import Usage, measure
 from perdure.sandbox._names import folder_name
 from perdure.sandbox._search import sample, search
 from perdure.sandbox.limits import SEARCH_BYTES_MAX
+
+SHARED = ("layers", "blobs", "manifests")
+"""Folders of a tenant with snapshots, which several threads may stand on."""
 
 
 class Collection(Protocol):
@@ -123,16 +134,18 @@ class _Keeping:
     ) -> tuple[set[bytes], set[bytes], int]:
         """Return which pieces are where they must not be, which in others' files; bytes read.
 
-        Where they must not be: in folders of the threads, in what is being removed, in snapshots
-        that the threads took and nobody needs. What somebody needs counts as another's.
+        All of the tenant's folder is looked at. Where they must not be: in folders of the threads,
+        in what is being removed, imported or exported. What is in snapshots, or in folders of other
+        threads, somebody needs: it counts as another's.
         """
         folder = self.folder(tenant)
         mine = [folder / "threads" / folder_name(thread) for thread in threads]
-        mine.append(folder / GOING)
+        # Whatever else is in the tenant's folder is on its way, in or out: nothing stays there.
+        mine += [path for path in folders_in(folder) if path.name not in {"threads", *SHARED}]
         found, count = search(mine, pieces, bytes_max=SEARCH_BYTES_MAX)
         taken = {*mine}
         others = [path for path in folders_in(folder / "threads") if path not in taken]
-        others += [folder / name for name in ("layers", "blobs", "manifests")]
+        others += [folder / name for name in SHARED]
         left = [piece for piece in pieces if piece not in found]
         elsewhere, more = search(others, left, bytes_max=max(1, SEARCH_BYTES_MAX - count))
         return found, elsewhere, count + more
@@ -144,6 +157,16 @@ class LayersKept(_Keeping):
     def folder(self, tenant: str) -> Path:
         """Return a tenant's folder."""
         return self.root / "tenants" / folder_name(tenant)
+
+    def has_tenant(self, tenant: str) -> bool:
+        """Return whether a tenant has sandboxes here, or an import of one was begun."""
+        return super().has_tenant(tenant) or (self.folder(tenant) / IMPORTING).is_dir()
+
+    def forget(self, tenant: str, thread: str, through: int) -> Forgotten:
+        """Remove the live files of a thread for good, and what imports left that were cut off."""
+        freed = forget_cut_off(self.folder(tenant))
+        done = super().forget(tenant, thread, through)
+        return structs.replace(done, bytes=done.bytes + freed)
 
     @contextmanager
     def collection(self, tenant: str) -> Iterator[Collection]:

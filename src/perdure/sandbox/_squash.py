@@ -18,6 +18,9 @@ from perdure.errors import UsageError
 from perdure.sandbox._changes import OPAQUE, hides_below
 from perdure.sandbox.limits import DEPTH_MAX
 
+Copies = dict[tuple[int, int], Path]
+"""The newest copy of a file by (device, inode) of that."""
+
 
 def squash(layers: Sequence[Path], target: Path) -> None:
     """Make target, which is not there yet, hold what layers come to.
@@ -34,12 +37,15 @@ def squash(layers: Sequence[Path], target: Path) -> None:
     """
     target.mkdir(mode=0o755)
     for layer in layers:
-        _add(layer, target, 0)
+        _add(layer, target, 0, {})
         _look_like(layer, target)
 
 
-def _add(source: Path, target: Path, depth: int) -> None:
-    """Put what a folder of a layer holds over what the merged folder has."""
+def _add(source: Path, target: Path, depth: int, copies: Copies) -> None:
+    """Put what a folder of a layer holds over what the merged folder has.
+
+    `copies`: of this layer's files that have as many names as the file system allows.
+    """
     if depth > DEPTH_MAX:
         msg = f"{source} is deeper than {DEPTH_MAX} folders; the layers stay as they are"
         raise UsageError(msg, path=str(source))
@@ -49,7 +55,7 @@ def _add(source: Path, target: Path, depth: int) -> None:
         place = target / entry.name
         if not entry.is_dir(follow_symlinks=False):
             _remove(place)
-            _link(Path(entry.path), place)
+            _link(Path(entry.path), place, copies)
             continue
         # A folder over a mark of the layer below needs none of its own there; here it does.
         is_covering = _is_there(place) and not _is_folder(place)
@@ -58,20 +64,36 @@ def _add(source: Path, target: Path, depth: int) -> None:
             place.mkdir(mode=0o700)
         if is_covering:
             os.setxattr(place, OPAQUE[0 if os.geteuid() == 0 else 1], b"y")
-        _add(Path(entry.path), place, depth + 1)
+        _add(Path(entry.path), place, depth + 1, copies)
         _look_like(Path(entry.path), place)
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path, copies: Copies) -> None:
+    """Give a file another name; where it has too many, give one to a copy of it."""
+    status = source.lstat()
+    key = status.st_dev, status.st_ino
     try:
-        os.link(source, target, follow_symlinks=False)
+        os.link(copies.get(key, source), target, follow_symlinks=False)
     except OSError as error:
-        if error.errno != errno.EMLINK or not stat.S_ISREG(source.lstat().st_mode):
+        if error.errno != errno.EMLINK:
             raise
+        _copy(source, target, status)
+        copies[key] = target
+
+
+def _copy(source: Path, target: Path, status: os.stat_result) -> None:
+    """Make a file that is like another one: also a link, a pipe, a socket, a mark of a removal."""
+    if stat.S_ISREG(status.st_mode):
         shutil.copy2(source, target, follow_symlinks=False)
-        status = source.lstat()
-        os.chown(target, status.st_uid, status.st_gid)
+    elif stat.S_ISLNK(status.st_mode):
+        target.symlink_to(source.readlink())
+    else:
+        os.mknod(target, status.st_mode, status.st_rdev)
+    os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
+    if not stat.S_ISLNK(status.st_mode):
         target.chmod(stat.S_IMODE(status.st_mode))
+    times = status.st_atime_ns, status.st_mtime_ns
+    os.utime(target, ns=times, follow_symlinks=False)
 
 
 def _is_there(path: Path) -> bool:

@@ -8,6 +8,7 @@ manifest without a note, which it finds too.
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 
 from msgspec import Struct
@@ -73,7 +74,8 @@ class Notes:
         # Imports and exports of a tenant may be under way at once, never of the same layer.
         temporary = staging / f"{layer}-{path.name}"
         temporary.write_bytes(json.dumps(said).encode("ascii"))
-        temporary.replace(path)
+        with suppress(FileNotFoundError):  # an erasure took it: it is looked for again
+            temporary.replace(path)
 
     def is_durable(self, snapshot: str) -> bool:
         """Return whether a snapshot is exported, with all that it stands on."""
