@@ -390,9 +390,9 @@ async def test_who_waits_is_exported_before_who_does_not(hosts, monkeypatch):
     order = []
     export = backend.exports._export
 
-    def noted(job, sealer):
+    def noted(job, *more):
         order.append(job.snapshot)
-        return export(job, sealer)
+        return export(job, *more)
 
     monkeypatch.setattr(backend.exports, "_export", noted)
     with (backend.root / "export.lock").open("w") as held:

@@ -70,8 +70,8 @@ def sandbox_export(
 ) -> None:
     r"""Export snapshots of files, so that another host can restore them.
 
-    Content that is there already is not written again, and nothing is ever overwritten. Workers may
-    work meanwhile.
+    Whether what was exported is there is looked at; what is not is exported again. Content that is
+    there already is not written again. Workers may work meanwhile.
 
     \b
     Examples:
@@ -84,11 +84,12 @@ def sandbox_export(
     backend = _backend(folder, to, keys, plain=plain)
     done, tally = await_(_export(backend, tenant, thread, snapshot))
     if as_json:
-        print_json({"exported": {"snapshots": done, **_tally_json(tally)}})
+        print_json({"exported": {"snapshots": done, "known": tally.known, **_tally_json(tally)}})
         return
     say(
         f"exported {plural(len(done), 'snapshot')} to {to}: {plural(tally.pieces, 'piece')}, "
-        f"{tally.new} of them new; {tally.stored_bytes} bytes written"
+        f"{tally.new} of them new; {tally.stored_bytes} bytes written; "
+        f"{plural(tally.known, 'snapshot')} already there"
     )
 
 
@@ -100,9 +101,10 @@ async def _export(
             return await backend.make_all_durable()
         sandbox = backend.open(tenant, thread)
         wanted = snapshot or sandbox.head()
-        is_known = sandbox.is_durable(wanted)
-        tally = await sandbox.make_durable(wanted)
-        return [] if is_known else [wanted], tally
+        tally = await sandbox.make_durable(wanted, is_checked=True)
+        if not tally.snapshots:
+            tally.known = 1
+        return [wanted] if tally.snapshots else [], tally
     finally:
         backend.close()
 

@@ -42,8 +42,13 @@ class Exported:
             return snapshot == BASE
         return self._backend.exports.is_durable(self._tenant, snapshot)
 
-    async def make_durable(self, snapshot: str) -> Tally:
+    async def make_durable(self, snapshot: str, *, is_checked: bool = False) -> Tally:
         """Return when a snapshot is exported: it is the next one that this host exports.
+
+        Args:
+            snapshot: its id.
+            is_checked: look whether what it stands on is really there, too, and export again what
+                is not. Else it is enough that the place is the one that it was exported to.
 
         Returns:
             What was put there for it.
@@ -62,7 +67,9 @@ class Exported:
                 return Tally()
             msg = "these sandboxes export nothing: name a place, IsolatedSandboxes(..., export=URL)"
             raise SettingInvalid(msg)
-        return await self._backend.exports.make_durable(self._tenant, snapshot)
+        return await self._backend.exports.make_durable(
+            self._tenant, snapshot, is_checked=is_checked
+        )
 
     async def fetch(self, snapshot: str | None = None, *, is_any_base: bool = False) -> Fetched:
         """Make an exported snapshot be on this host, with all it stands on; no file changes.

@@ -239,7 +239,7 @@ class IsolatedSandboxes(LayersKept):
             return Tenant(name, layers, driver_of(ids), self._base)
 
     async def make_all_durable(self) -> tuple[list[str], Tally]:
-        """Export every snapshot of every tenant that is not exported yet.
+        """Export every snapshot of every tenant that is not there, whatever was noted of it.
 
         Returns:
             The snapshots that were exported, oldest first, and what was put there for them.
@@ -256,9 +256,12 @@ class IsolatedSandboxes(LayersKept):
         for name in self.tenants():
             tenant = self.tenant(name)
             for snapshot in tenant.layers.names():
-                if not self.exports.is_durable(tenant, snapshot):
-                    total += await self.exports.make_durable(tenant, snapshot)
+                one = await self.exports.make_durable(tenant, snapshot, is_checked=True)
+                total += one
+                if one.snapshots:
                     done.append(snapshot)
+                else:
+                    total.known += 1
         return done, total
 
     def tenants(self) -> list[str]:

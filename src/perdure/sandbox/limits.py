@@ -246,6 +246,9 @@ OBJECT_NAME_CHARACTERS_MAX = 512
 OBJECTS_LISTED_MAX = 1_000
 """Names of objects that are listed at once, as S3 does."""
 
+IDENTITY_BYTES = 16
+"""Bytes of the random id of a place of exports: no two are equal."""
+
 KEY_COPIES_MAX = 64
 """Wrapped copies of data keys of one tenant that are looked at."""
 

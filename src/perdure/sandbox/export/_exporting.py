@@ -14,7 +14,7 @@ from hashlib import sha256
 from msgspec import Struct
 
 from perdure.clock import Services
-from perdure.errors import NotFound, StoreCorrupt
+from perdure.errors import NotFound, SnapshotNotDurable, StoreCorrupt
 from perdure.sandbox._disk import make_folder
 from perdure.sandbox._layers import BASE, Layers, part_name
 from perdure.sandbox._made import Layer
@@ -48,6 +48,19 @@ class Notes:
         """Belong to a tenant's layers and a place."""
         self._layers = layers
         self._name = f"exported-{sha256(place.encode()).hexdigest()[:16]}"
+        self.identity_path = layers.tenant / f"{self._name}.place"
+        try:
+            self.identity = self.identity_path.read_text("ascii")
+        except FileNotFoundError:
+            self.identity = ""
+
+    def are_any(self) -> bool:
+        """Return whether a layer was ever noted, at whatever place was found under this name."""
+        return any(
+            (self._layers.home(layer) / self._file(is_whole)).exists()
+            for layer in self._layers.names()
+            for is_whole in (True, False)
+        )
 
     def find(self, element: str) -> Note | None:
         """Return the note of an element of a chain: a layer, or what one and all below come to."""
@@ -58,16 +71,23 @@ class Notes:
     def _read(self, layer: str, *, is_whole: bool) -> Note | None:
         try:
             said = json.loads((self._layers.home(layer) / self._file(is_whole)).read_bytes())
+            if said.get("place", "") != self.identity:
+                return None
             return Note(said["object"], bytes.fromhex(said["digest"]))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):  # torn by a power failure: exported once more
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # torn by a power failure: exported once more
             return None
 
     def write(self, element: str, note: Note) -> None:
         """Note that an element is there. Durability: none; without it, it is looked for again."""
         layer, is_whole = split(element)
-        said = {"object": note.object, "digest": note.digest.hex()}
+        said = {"object": note.object, "digest": note.digest.hex(), "place": self.identity}
         staging = self._layers.tenant / "exporting"
         make_folder(staging)
         path = self._layers.home(layer) / self._file(is_whole)
@@ -118,6 +138,8 @@ class Exporting:
         driver: Driver,
         services: Services,
         go_on: Callable[[], None],
+        is_whole: Callable[[Note], bool],
+        confirm: Callable[[], None],
     ) -> None:
         """Belong to a tenant.
 
@@ -129,6 +151,8 @@ class Exporting:
             driver: of the sandboxes here.
             services: clock and crash points.
             go_on: called again and again; raises where work is to stop.
+            is_whole: returns whether a manifest is there, with all that it stands on.
+            confirm: called before something is noted; raises where the place is another one.
         """
         self._objects = objects
         self._sealer = sealer
@@ -137,11 +161,17 @@ class Exporting:
         self._driver = driver
         self._services = services
         self._go_on = go_on
+        self._is_whole = is_whole
+        self._confirm = confirm
         self._notes = Notes(layers, objects.place)
         self.tally = Tally()
 
-    def export(self, snapshot: str) -> None:
+    def export(self, snapshot: str, *, is_checked: bool = False) -> None:
         """Export a snapshot, with all that it stands on and that is not there yet.
+
+        Args:
+            snapshot: its id.
+            is_checked: look whether what was noted is there, and export again what is not.
 
         Raises:
             NotFound, StoreCorrupt: there is no such snapshot, or a layer below it is missing.
@@ -155,11 +185,13 @@ class Exporting:
         below: Note | None = None
         for element in chain:
             below = self._notes.find(element)
-            if below is not None:
+            if below is not None and (not is_checked or self._is_whole(below)):
                 break
+            below = None
             pending.append(element)
         for element in reversed(pending):
             below = self._export(element, below)
+            self._confirm()
             self._notes.write(element, below)
             # crash-point: sandbox.export.noted
             self._services.probe("sandbox.export.noted")
@@ -222,9 +254,17 @@ class Exporting:
         """Put a manifest there; where there is one already, it is that one that counts."""
         name = object_name(self._sealer, layer, WHOLE if is_whole else DELTA, taken)
         stored = self._sealer.seal(encoded, ("snapshot", name), free=MANIFEST_BYTES_MAX)
-        if self._objects.put(name, stored):
-            self.tally.stored_bytes += len(stored)
-            return Note(name, digest_of(encoded))
-        there = self._objects.get(name, bytes_max=MANIFEST_BYTES_MAX)
-        plain = self._sealer.unseal(there, ("snapshot", name), bytes_max=MANIFEST_BYTES_MAX)
-        return Note(name, digest_of(plain))
+        if not self._objects.put(name, stored):
+            there = self._objects.get(name, bytes_max=MANIFEST_BYTES_MAX)
+            plain = self._sealer.unseal(there, ("snapshot", name), bytes_max=MANIFEST_BYTES_MAX)
+            note = Note(name, digest_of(plain))
+            if self._is_whole(note):
+                return note
+            # Nobody can restore it: what it stands on is gone, and can't be made again as it was.
+            self._objects.delete(name)
+            if not self._objects.put(name, stored):
+                msg = f"another host exports snapshot {layer!r} to {self._objects.place}, too"
+                raise SnapshotNotDurable(msg, snapshot=layer)
+        self.tally.snapshots += 1
+        self.tally.stored_bytes += len(stored)
+        return Note(name, digest_of(encoded))

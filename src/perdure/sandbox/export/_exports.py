@@ -26,11 +26,13 @@ from perdure.sandbox._layers import Layers
 from perdure.sandbox._made import Generation, Layer
 from perdure.sandbox.export._base import Base
 from perdure.sandbox.export._exporting import Exporting, Notes
+from perdure.sandbox.export._identity import identity_of, missing, recognise
 from perdure.sandbox.export._importing import Catalogue, Importing
 from perdure.sandbox.export._objects import ObjectStore
 from perdure.sandbox.export._pieces import Tally
 from perdure.sandbox.export._reading import Driver
 from perdure.sandbox.export._sealer import KeyProvider, PlainSealer, Sealer, load_sealer
+from perdure.sandbox.export._whole import Whole
 from perdure.sandbox.limits import EXPORT_LOCK_STEP_S
 
 _log = logging.getLogger("perdure.sandbox")
@@ -75,6 +77,7 @@ class _Job(Struct):
     snapshot: str
     done: "asyncio.Future[Tally]"
     is_urgent: bool = False
+    is_checked: bool = False
 
 
 class Exports:
@@ -96,6 +99,7 @@ class Exports:
         self._keys = keys
         self._services = services
         self._sealers: dict[str, Sealer] = {}
+        self._identities: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pump: asyncio.Task[None] | None = None
         self._gate = asyncio.Lock()
@@ -129,6 +133,21 @@ class Exports:
                     )
             return self._sealers[folder]
 
+    async def _recognise(self, tenant: Tenant, *, makes: bool) -> str:
+        """Return the id of the place; see `recognise`."""
+        identity = await asyncio.to_thread(
+            recognise,
+            self.objects,
+            tenant.folder,
+            Notes(tenant.layers, self.objects.place),
+            self._services,
+            makes=makes,
+        )
+        if self._identities.setdefault(tenant.folder, identity) != identity:
+            self._identities[tenant.folder] = identity
+            self._sealers.pop(tenant.folder, None)  # another place, which may have another key
+        return identity
+
     # -- export ------------------------------------------------------------------------------------
 
     def offer(self, tenant: Tenant, snapshot: str) -> None:
@@ -138,19 +157,25 @@ class Exports:
             # Whoever waits raises it; for who does not, it is in the log.
             job.done.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def make_durable(self, tenant: Tenant, snapshot: str) -> Tally:
-        """Return when a snapshot is exported.
+    async def make_durable(
+        self, tenant: Tenant, snapshot: str, *, is_checked: bool = False
+    ) -> Tally:
+        """Return when a snapshot is exported; `is_checked`: see `Exporting.export`.
 
         Raises:
             NotFound, StoreCorrupt, UsageError, SnapshotNotDurable: see `Exporting.export`.
 
         Durability: the snapshot outlives this host when this returns. Cancel-safe: yes; it goes on.
         """
-        if self.is_durable(tenant, snapshot):
-            return Tally()
+        if not is_checked and self.is_durable(tenant, snapshot):
+            await self._recognise(tenant, makes=False)
+            if self.is_durable(tenant, snapshot):
+                return Tally()
         if self._stop.is_set():
             raise _stopped(snapshot)
-        return await asyncio.shield(self._add(tenant, snapshot, is_urgent=True).done)
+        job = self._add(tenant, snapshot, is_urgent=True)
+        job.is_checked |= is_checked
+        return await asyncio.shield(job.done)
 
     def _here(self) -> None:
         """Begin anew where the event loop is another one; what was offered on the old is gone."""
@@ -181,8 +206,9 @@ class Exports:
             if job is None or job.done.done():
                 continue  # it was in the order twice
             try:
+                identity = await self._recognise(job.tenant, makes=True)
                 sealer = await self.sealer(job.tenant.folder, makes=True)
-                tally = await asyncio.to_thread(self._export, job, sealer)
+                tally = await asyncio.to_thread(self._export, job, sealer, identity)
                 job.done.set_result(tally)
             except asyncio.CancelledError:
                 job.done.cancel()
@@ -198,7 +224,12 @@ class Exports:
                 job.done.set_exception(_stopped(job.snapshot))
         self._jobs.clear()
 
-    def _export(self, job: _Job, sealer: Sealer) -> Tally:
+    def _export(self, job: _Job, sealer: Sealer, identity: str) -> Tally:
+        def confirm() -> None:
+            """See that the place is still the one that it was when the export began."""
+            if identity_of(self.objects, job.tenant.folder) != identity:
+                raise missing(self.objects)
+
         with self._turn(job), disk_errors("export", job.tenant.layers.home(job.snapshot)):
             exporting = Exporting(
                 self.objects,
@@ -208,8 +239,10 @@ class Exports:
                 driver=job.tenant.driver,
                 services=self._services,
                 go_on=self._go_on,
+                is_whole=Whole(Catalogue(self.objects, sealer)),
+                confirm=confirm,
             )
-            exporting.export(job.snapshot)
+            exporting.export(job.snapshot, is_checked=job.is_checked)
             return exporting.tally
 
     def _go_on(self) -> None:
@@ -246,6 +279,7 @@ class Exports:
         self, tenant: Tenant, snapshot: str, *, is_any_base: bool = False
     ) -> tuple[Layer, Tally]:
         """Make a snapshot be on this host; see `Importing.fetch`."""
+        await self._recognise(tenant, makes=False)
         sealer = await self.sealer(tenant.folder, makes=False)
         importing = Importing(
             self.objects,
@@ -276,6 +310,7 @@ class Exports:
             NotFound: nothing of the thread is there.
             SnapshotBroken: it is older than what was seen, or is not what was exported.
         """
+        await self._recognise(tenant, makes=False)
         catalogue = Catalogue(self.objects, await self.sealer(tenant.folder, makes=False))
         found = await asyncio.to_thread(catalogue.newest, thread)
         if found is None:

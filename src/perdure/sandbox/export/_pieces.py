@@ -24,12 +24,16 @@ class Tally(Struct):
         new: how many were not there.
         bytes: of their content.
         stored_bytes: of the objects that were made.
+        snapshots: how many manifests were made: of layers that were not there.
+        known: how many snapshots were looked for, and were there.
     """
 
     pieces: int = 0
     new: int = 0
     bytes: int = 0
     stored_bytes: int = 0
+    snapshots: int = 0
+    known: int = 0
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -37,6 +41,8 @@ class Tally(Struct):
             self.new + other.new,
             self.bytes + other.bytes,
             self.stored_bytes + other.stored_bytes,
+            self.snapshots + other.snapshots,
+            self.known + other.known,
         )
 
 
