@@ -38,6 +38,8 @@ KEYS = Path("/run/perdure")
 to be older by the boot that the seal names."""
 KEY_BYTES = 32
 SEAL = "seal.json"
+NAMELESS = ("ghost-file", "remap-fpath")
+"""Images of files that have no name any more."""
 FORMAT = 1
 """Version of the seal."""
 
@@ -131,6 +133,9 @@ def seal(folder: Path, said: Mapping[str, str], key: bytes) -> int:
         UsageError: they are more than is kept; the caller removes them.
     """
     files = _files(folder)
+    if nameless := [name for name in files if name.startswith(NAMELESS)]:
+        msg = f"they have files without a name ({nameless[0]}), which would be made by their paths"
+        raise UsageError(msg)
     size = sum(each for each, _digest in files.values())
     if size > IMAGES_BYTES_MAX:
         msg = f"images of processes have {size} bytes, more than {IMAGES_BYTES_MAX}"

@@ -70,6 +70,7 @@ class KeptSandbox(IsolatedSandbox):
         self._gone: list[tuple[Process, str]] = []
         self._untold: list[str] = []
         self._seen: tuple[Process, ...] = ()
+        self._answered = ""  # the snapshot whose processes were brought back, or named
 
     async def close(self) -> None:
         """End what lives; the files stay as they are. Idempotent."""
@@ -158,6 +159,12 @@ class KeptSandbox(IsolatedSandbox):
         layer = await asyncio.to_thread(self._layer_of_head)
         if layer is None or not layer.processes:
             return None
+        head = self._ground.layers.head(self._ground.folder)
+        is_answered, self._answered = self._answered == head, head
+        if self._ground.layers.is_changed(self._ground.folder):
+            if not is_answered:
+                self._lose(layer.processes, "files were changed since")
+            return None
         reason = layer.why_none or await asyncio.to_thread(self._why_unfit, layer)
         if not reason:
             folder = self._ground.layers.images(self._ground.layers.head(self._ground.folder))
@@ -207,9 +214,9 @@ class KeptSandbox(IsolatedSandbox):
     # -- snapshots ---------------------------------------------------------------------------------
 
     def _layer_of_head(self) -> Layer | None:
-        """Return the snapshot that is to be brought back: none, where something was done since."""
-        layers, folder = self._ground.layers, self._ground.folder
-        return None if layers.is_changed(folder) else layers.layer(layers.head(folder))
+        """Return the snapshot that the sandbox stands on."""
+        layers = self._ground.layers
+        return layers.layer(layers.head(self._ground.folder))
 
     def _why_unfit(self, layer: Layer) -> str:
         head = self._ground.layers.head(self._ground.folder)
@@ -312,7 +319,7 @@ class KeptSandbox(IsolatedSandbox):
             await self._end()  # first: it has the lock
             if snapshot is not None:
                 await self._fetch(snapshot)
-            self._gone, self._untold = [], []
+            self._gone, self._untold, self._answered = [], [], ""
             await self._states.restore(snapshot)
         self._offer(snapshot or BASE)
 

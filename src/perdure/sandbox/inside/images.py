@@ -93,6 +93,8 @@ def be_dump(program: str, pid: int, folder: str, at_home: int) -> NoReturn:
     images = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
+        for each in descendants(pid):
+            _check_names(each)
         outside = _outside(pid)
         _put(images, OUTSIDE, json.dumps(outside).encode())
         arguments = [program, "dump", f"--tree={pid}", *_COMMON]
@@ -121,6 +123,30 @@ def _outside(pid: int) -> dict[str, Any]:
         "network": os.stat(f"/proc/{pid}/ns/net").st_ino,
         "pipes": _half_pipes(descendants(pid)),
     }
+
+
+def _check_names(pid: int) -> None:
+    """Refuse a process that refers to a file or folder which has no name any more.
+
+    Raises:
+        Unfit: it does; files in the kernel's own memory are none.
+    """
+    memory = os.memfd_create("any")
+    own = os.fstat(memory).st_dev
+    os.close(memory)
+    base = f"/proc/{pid}"
+    paths = [f"{base}/{name}" for name in ("cwd", "root", "exe")]
+    for folder in ("fd", "map_files"):
+        paths += [f"{base}/{folder}/{name}" for name in _listed(f"{base}/{folder}")]
+    for path in paths:
+        try:
+            name, seen = os.readlink(path), os.stat(path)
+        except OSError:
+            continue  # it was closed
+        is_gone = seen.st_nlink == 0 or name.endswith(" (deleted)")
+        if is_gone and seen.st_dev != own and (stat.S_ISREG(seen.st_mode) or name[0] == "/"):
+            msg = f"process {pid} uses {name!r}, which has no name any more"
+            raise Unfit(msg)
 
 
 def _is_from_outside(at: str) -> bool:

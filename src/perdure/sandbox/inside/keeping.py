@@ -1,7 +1,7 @@
 """Trees whose processes can be kept as images and brought back: who is in them, and who is not.
 
 CRIU takes a whole tree, process 1 included, and nothing that is tied to the outside. So process 1
-of such a tree is nothing of ours: the *keeper*, a program of the sandbox that sleeps, whose ended
+of such a tree has nothing of the launcher: it is the *keeper*, a program that waits, whose ended
 children the kernel reaps. What starts commands is the *steward*, outside: it is in the sandbox's
 namespaces but for that of processes, so that nothing inside can see or signal it, and its children
 are born inside. What a command leaves running becomes a child of the keeper. After a way back the
@@ -19,11 +19,11 @@ import resource
 import signal
 from typing import Any, NoReturn
 
-from . import images, root, seccomp, services
+from . import images, root, seccomp, services, yard
 from . import syscalls as sys_
+from .keeper import PATH as PROGRAM
 from .processes import Processes
 
-KEEPER = ("/usr/bin/sleep", "infinity")
 USER = "sandbox"
 ACCOUNTS_BYTES_MAX = 1 << 16
 
@@ -122,7 +122,7 @@ def _be_keeper(spec: dict[str, Any], userns: int, filter_: bytes, says: int) -> 
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # which has the kernel reap
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        os.execve(KEEPER[0], KEEPER, {})  # noqa: S606  # a program of the sandbox, with its rights
+        os.execve(PROGRAM, [PROGRAM], {})  # noqa: S606  # ours, with the sandbox's rights
     except BaseException as error:  # noqa: BLE001  # whatever it is, the steward must hear of it
         os.write(says, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
     finally:
@@ -145,9 +145,8 @@ def bring_back(spec: dict[str, Any], userns: int, folder: int) -> tuple[int, int
     Raises:
         images.Unfit: it can't be done; says why. None of the processes is alive.
     """
-    work = f"{os.path.dirname(spec['staging'])}/criu"
-    os.mkdir(work, 0o700)
-    keeper, printed = images.restore(spec["criu"], folder, root.build(spec, userns), work)
+    new_root, work = yard.closed(root.build(spec, userns), spec["criu"])
+    keeper, printed = images.restore(spec["criu"], folder, new_root, work)
     wrong = images.differences(keeper, spec["range"][0])
     if wrong:
         with contextlib.suppress(ProcessLookupError):

@@ -13,6 +13,7 @@ import os
 import stat
 from typing import Any
 
+from . import keeper
 from . import syscalls as sys_
 
 NODES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -72,6 +73,8 @@ def build(spec: dict[str, Any], userns: int) -> str:
     for source, target in spec["binds"]:
         _bind(source, _inside(root, target.strip("/"), owner, is_file=True), userns)
     _devices(root, owner)
+    if "criu" in spec:
+        keeper.show(root, staging)
     return root
 
 

@@ -172,10 +172,10 @@ def open_tree(path: str, *, is_recursive: bool = False) -> int:
 
 
 def set_mount(
-    descriptor: int, attributes: int, userns: int = 0, *, is_recursive: bool = False
+    descriptor: int, attributes: int, userns: int = 0, *, is_recursive: bool = False, clear: int = 0
 ) -> None:
-    """Set attributes of a detached mount, and the user namespace that its ids are mapped by."""
-    packed = struct.pack("4Q", attributes, 0, 0, userns)
+    """Set and clear attributes of a mount, and the user namespace that its ids are mapped by."""
+    packed = struct.pack("4Q", attributes, clear, 0, userns)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if is_recursive else 0)
     syscall(MOUNT_SETATTR, descriptor, b"", flags, packed, len(packed))
 
