@@ -79,7 +79,8 @@ def test_what_forks_all_the_time_is_stopped_and_killed(cell):
             assert cell.pids() == cell.pids()
         cell.kill(child)
         assert forks.wait(30) == -9
-        assert cell.pids(child) == []
+        while cell.pids(child):  # what was killed is listed until it has ended
+            pass
         assert waits.poll() is None
         cell.tidy()
         assert [path.name for path in cell._children() if path.name != "services"] == ["c2"]
