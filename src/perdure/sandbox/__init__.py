@@ -4,7 +4,6 @@ from perdure.model.sandbox import Change, Changes, Contact, Package, Ran, Servic
 from perdure.sandbox._collecting import LayersCollected
 from perdure.sandbox._commands import IsolatedSandbox
 from perdure.sandbox._directory import DirectorySandbox, DirectorySandboxes
-from perdure.sandbox._images import Images
 from perdure.sandbox._isolated import IsolatedSandboxes
 from perdure.sandbox._keeping import Collection, Kept
 from perdure.sandbox._made import Made
@@ -41,7 +40,6 @@ __all__ = [
     "DirectorySandboxes",
     "Fetched",
     "FolderObjects",
-    "Images",
     "IsolatedSandbox",
     "IsolatedSandboxes",
     "Kept",

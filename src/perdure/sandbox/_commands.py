@@ -337,8 +337,6 @@ class IsolatedSandbox(Exported):
             tree, lock = await self._tree_and_lock(limits)
             self._live.enter(tree)
         try:
-            if lock is not None:
-                await self._states.revive(tree)
             kills = tree.group.memory_kills()
             with self._live.command(tree) as (groups, stop):
                 order = structs.replace(order, is_last=False, groups=groups, stop=stop)

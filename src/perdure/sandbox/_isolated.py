@@ -17,7 +17,6 @@ from perdure.sandbox._commands import IsolatedSandbox
 from perdure.sandbox._criu import usable
 from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
 from perdure.sandbox._ground import Ground
-from perdure.sandbox._images import Images
 from perdure.sandbox._keeping import LayersKept
 from perdure.sandbox._kept import KeptSandbox
 from perdure.sandbox._launching import Ended, Launcher, NotBegun, Order, SetUpFailed
@@ -94,7 +93,6 @@ class IsolatedSandboxes(LayersKept):
         network: Network | None = None,
         prepared: int = PREPARED,
         live: bool = False,
-        images: Images | None = None,
         bytes_max: int = SANDBOX_BYTES_MAX,
         files_max: int = SANDBOX_FILES_MAX,
         export: str | ObjectStore | None = None,
@@ -115,7 +113,6 @@ class IsolatedSandboxes(LayersKept):
             network: which hosts commands may reach; None: none.
             prepared: how many sandboxes may have their next process tree built in advance; 0: none.
             live: processes that a command leaves go on until the sandbox is restored or closed.
-            images: keeps the memory of such processes with snapshots; None: it is lost.
             bytes_max: what a sandbox may take on the disk; a command that takes more is killed.
             files_max: the same in files and folders.
             export: where snapshots are exported to, so that other hosts find them: `file:///path`,
@@ -165,7 +162,6 @@ class IsolatedSandboxes(LayersKept):
         self._cgroups = Cgroups(self.services.ids)
         self.prepared = prepared if criu is None else 0
         self.is_live = live and criu is None
-        self.images = images
         self._criu = None if criu is None else usable(str(criu))
         if (live or criu is not None) and not self._cgroups.can_freeze:
             msg = (

@@ -304,7 +304,6 @@ class Layers:
         processes: tuple[Process, ...],
         probe: Probe,
         *,
-        dump: Callable[[Path], bool],
         generation: Generation = (0, 0, 0),
     ) -> str:
         """Make a layer of a copy of what changed, while processes live on with the files open.
@@ -316,7 +315,6 @@ class Layers:
             name: id of the layer.
             processes: what is alive.
             probe: for crash points.
-            dump: writes images of them into a folder; returns whether it did.
             generation: which one of the thread it is, for other hosts.
 
         Raises:
@@ -332,10 +330,8 @@ class Layers:
             copy_tree(thread / "top" / part_name(at), layer / part_name(at))
         # crash-point: sandbox.keep.copied
         probe("sandbox.keep.copied")
-        said = {"processes": processes, "has_images": dump(layer / IMAGES)}
-        self._describe(
-            layer, thread, parent, changes=ALIVE, usage=usage, generation=generation, **said
-        )
+        said = {"processes": processes, "generation": generation}
+        self._describe(layer, thread, parent, changes=ALIVE, usage=usage, **said)
         make_folder(self._folder)
         sync_file_system(layer)  # with what describes it, and the folder that it goes to
         # crash-point: sandbox.keep.synced

@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from perdure.errors import SandboxUnstoppable
+from perdure.errors import InvariantBroken, SandboxUnstoppable
 from perdure.sandbox._cells import SERVICES, Cell
 from perdure.sandbox._launching import Ended
 from perdure.sandbox._prepared import Builder
@@ -70,11 +70,6 @@ class Live:
         self.taken = ""
         self.known = ()
         self.lose(processes)
-
-    def revived(self, processes: tuple[Process, ...]) -> None:
-        """Note that what was alive in the snapshot is alive again."""
-        self.lost = self.untold = ()
-        self.known = processes
 
     def tell(self) -> tuple[str, ...]:
         """Return in words what was lost and was not told yet."""
@@ -160,9 +155,12 @@ async def _to_the_end(act: Callable[[], T]) -> T:
 
 def cell_of(tree: Tree) -> Cell:
     """Return the cell of a tree that stays."""
-    if tree.group.cell is None:  # pragma: no cover  # such a tree is built with one
-        raise AssertionError
-    return tree.group.cell
+    cell = tree.group.cell
+    # invariant: a tree that stays is built with one.
+    if cell is None:
+        msg = f"the tree of process {tree.pid} stays, and has no group that can be stopped"
+        raise InvariantBroken(msg)
+    return cell
 
 
 def _check_all_are_in(tree: Tree, pids: list[int]) -> None:

@@ -8,7 +8,6 @@ on standing on them, and not on the copy. If nothing is alive, the folder of cha
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Protocol
 
 from perdure.errors import SandboxUnstoppable, UsageError
@@ -16,7 +15,6 @@ from perdure.model.sandbox import Changes
 from perdure.sandbox._changes import changes_of
 from perdure.sandbox._disk import disk_errors
 from perdure.sandbox._ground import Ground
-from perdure.sandbox._images import Images
 from perdure.sandbox._layers import BASE, TAKEN, part_name
 from perdure.sandbox._live import Live
 from perdure.sandbox._lock import Lock, next_generation, raise_generation
@@ -30,7 +28,6 @@ class Keeper(Builder, Protocol):
     """What the files of a sandbox need of its backend."""
 
     parts: list[tuple[str, str]]
-    images: Images | None
 
 
 class States:
@@ -79,7 +76,6 @@ class States:
                 name,
                 alive,
                 services.probe,
-                dump=lambda path: self._dump(tree, path),
                 generation=next_generation(self._folder, self._ground.fence),
             )
 
@@ -97,10 +93,6 @@ class States:
                 return await asyncio.to_thread(self._take, lock)
         self._live.taken = taken
         return taken
-
-    def _dump(self, tree: Tree, folder: Path) -> bool:
-        images = self._backend.images
-        return images is not None and not images.dump(tree, folder)
 
     def _take(self, lock: Lock | None) -> str:
         services = self._backend.services
@@ -142,18 +134,6 @@ class States:
     def begin(self) -> None:
         """Note what was alive in the snapshot that the files of a sandbox just opened stand on."""
         self._live.restored(self.processes(self._layers.head(self._folder)))
-
-    async def revive(self, tree: Tree) -> None:
-        """Bring back the processes of the snapshot that a tree was just built on, if it can be."""
-        head = self._layers.head(self._folder)
-        layer = self._layers.layer(head)
-        images = self._backend.images
-        if layer is None or not layer.has_images or images is None:
-            return
-        await tree.ready
-        why = await asyncio.to_thread(images.restore, tree, self._layers.images(head))
-        if not why:
-            self._live.revived(layer.processes)
 
     def _differs(self, snapshot: str | None) -> bool:
         return self._layers.head(self._folder) != (snapshot or BASE)
