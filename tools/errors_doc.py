@@ -107,6 +107,16 @@ NEXT: dict[type[PerdureError], str] = {
         "Run the worker as root, or delegate a control group to its user (systemd: "
         "`Delegate=yes`); or leave `live=True` out: then nothing lives between commands."
     ),
+    errors.InjectionError: "Read the message; the trial's transcript says what was done.",
+    errors.EngineMissing: (
+        "Start the engine, name one as DOCKER_HOST, or use `perdure inject --engine process`."
+    ),
+    errors.EngineFailed: (
+        "Read what the engine said; repeat the trial when what it refused is mended."
+    ),
+    errors.TrialImpossible: (
+        "Add what is named: a service, a command, a probe (docs/injection.md)."
+    ),
     errors.SandboxFull: (
         "Remove something in the sandbox, go back to a snapshot, or open the sandboxes with a "
         "larger `bytes_max` or `files_max`, as the message says."
@@ -149,6 +159,13 @@ NEXT: dict[type[PerdureError], str] = {
         "If a data key can't be unwrapped, give the keys of this store; else keep a copy and "
         "restore from a backup."
     ),
+    errors.CheckImpossible: "Name the folder of the project: `perdure check FOLDER`.",
+    errors.NothingToCheck: (
+        "Name the folder that has the Compose file, the manifests or the Dockerfile of the service."
+    ),
+    errors.BaselineInvalid: "Write it anew: `perdure check --write-baseline FILE`.",
+    errors.FixRefused: "Make the change by hand as the message says, and check again.",
+    errors.CheckFailed: "Report it, with the message; `--only` judges what does not fail.",
     errors.DecodeFailed: "Bring back the code that wrote the value; the data is left as it is.",
     errors.TypeUnknown: "Import or register the type that is named in this process.",
     errors.RecordErased: (

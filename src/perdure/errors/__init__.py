@@ -51,6 +51,15 @@ now, whether trying again can help, and the next command. The tree:
     |   +-- RecordErased          journal records that were erased on purpose
     |   |   +-- HistoryPruned     what was asked for was pruned
     |   +-- ExportInvalid         a file that is no audit export, or a damaged one
+    +-- CheckImpossible           a deployment can't be checked
+    |   +-- NothingToCheck        nothing in the folder deploys anything
+    |   +-- BaselineInvalid       a file of known findings that is none
+    |   +-- FixRefused            an edit that can't be made safely
+    |   +-- CheckFailed           the check itself is at fault
+    +-- InjectionError            a deployment could not be broken as asked
+    |   +-- EngineMissing         no container engine answers
+    |   +-- EngineFailed          a container engine refused something
+    |   +-- TrialImpossible       something that the trial needs is not there
     +-- ModelUnavailable          the endpoint of a model can't be reached, or sent what is no reply
     +-- InvariantBroken           a bug in Perdure
 
@@ -64,6 +73,9 @@ from perdure.errors._tree import (
     AlreadyAnswered,
     AlreadyDecided,
     AskExpired,
+    BaselineInvalid,
+    CheckFailed,
+    CheckImpossible,
     ChildFailed,
     CommitUncertain,
     Conflict,
@@ -71,9 +83,13 @@ from perdure.errors._tree import (
     EffectFailed,
     EffectKeyReused,
     EffectTimedOut,
+    EngineFailed,
+    EngineMissing,
     ExportInvalid,
+    FixRefused,
     GraphInvalid,
     HistoryPruned,
+    InjectionError,
     InvariantBroken,
     KeyMissing,
     KeyUnusable,
@@ -83,6 +99,7 @@ from perdure.errors._tree import (
     NeedsDecision,
     NodeTimedOut,
     NotFound,
+    NothingToCheck,
     OutcomeError,
     PerdureError,
     QuotaExceeded,
@@ -115,6 +132,7 @@ from perdure.errors._tree import (
     StoreSealed,
     StoreUnavailable,
     ThreadBusy,
+    TrialImpossible,
     TypeUnknown,
     UpdateConflict,
     UpdateInvalid,
@@ -128,7 +146,10 @@ __all__ = [
     "AlreadyAnswered",
     "AlreadyDecided",
     "AskExpired",
+    "BaselineInvalid",
     "CatalogueEntry",
+    "CheckFailed",
+    "CheckImpossible",
     "ChildFailed",
     "CommitUncertain",
     "Conflict",
@@ -136,9 +157,13 @@ __all__ = [
     "EffectFailed",
     "EffectKeyReused",
     "EffectTimedOut",
+    "EngineFailed",
+    "EngineMissing",
     "ExportInvalid",
+    "FixRefused",
     "GraphInvalid",
     "HistoryPruned",
+    "InjectionError",
     "InvariantBroken",
     "KeyMissing",
     "KeyUnusable",
@@ -148,6 +173,7 @@ __all__ = [
     "NeedsDecision",
     "NodeTimedOut",
     "NotFound",
+    "NothingToCheck",
     "OutcomeError",
     "PerdureError",
     "QuotaExceeded",
@@ -180,6 +206,7 @@ __all__ = [
     "StoreSealed",
     "StoreUnavailable",
     "ThreadBusy",
+    "TrialImpossible",
     "TypeUnknown",
     "UpdateConflict",
     "UpdateInvalid",

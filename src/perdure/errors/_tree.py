@@ -199,7 +199,10 @@ class SandboxUnstoppable(PerdureError):
 
 
 class SandboxFull(PerdureError):
-    """A sandbox takes more room than it may; no snapshot was taken, its files are as they were."""
+    """A sandbox takes more room than it may; its files are as they were.
+
+    No snapshot of it was taken; far over its room, no command was executed in it either.
+    """
 
 
 class SnapshotBroken(PerdureError):
@@ -308,8 +311,44 @@ class ExportInvalid(DecodeFailed):
     """A file that is no audit export, or a damaged one; names the offset."""
 
 
+class CheckImpossible(PerdureError):
+    """A deployment can't be checked: the folder, or what was asked for, is not there."""
+
+
+class NothingToCheck(CheckImpossible):
+    """Nothing in the folder deploys anything, so that there is nothing to judge."""
+
+
+class BaselineInvalid(CheckImpossible):
+    """A file of known findings that can't be read, or that is no such file."""
+
+
+class FixRefused(CheckImpossible):
+    """An edit that can't be made safely; the file is as it was."""
+
+
+class CheckFailed(CheckImpossible):
+    """The check itself is at fault; nothing is said of the project."""
+
+
 class InvariantBroken(PerdureError):
     """A bug in Perdure: a rule that always holds did not."""
+
+
+class InjectionError(PerdureError):
+    """A deployment could not be broken as asked; nothing is said about the contract."""
+
+
+class EngineMissing(InjectionError):
+    """No container engine answers; nothing was started."""
+
+
+class EngineFailed(InjectionError):
+    """A container engine refused something; what the trial had made is removed."""
+
+
+class TrialImpossible(InjectionError):
+    """The deployment or the application lacks something that the trial needs; says what."""
 
 
 class ModelUnavailable(PerdureError):
