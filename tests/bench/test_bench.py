@@ -8,12 +8,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import apsw
 import pytest
 
 from bench import growth, plan, wal
 from bench.figures import Figure, Goal, Spec, as_json, percentile
 from bench.proxy import Proxy
+from tests.beside import beside
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -168,7 +168,7 @@ def test_percentile_is_the_smallest_that_is_enough(share, value):
 
 def test_log_bytes_are_those_of_the_file(tmp_path):
     path = tmp_path / "a.db"
-    db = apsw.Connection(str(path))
+    db = beside(path)
     db.pragma("journal_mode", "wal")
     db.execute("create table t (x)")
     with wal.held(path):

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from hashlib import sha512
 from typing import Annotated, Any
 
-import apsw
 import pytest
 
 from perdure import END, START, Context, Graph, RunStatus, Runtime, append
@@ -13,6 +12,7 @@ from perdure.engine.limits import FORK_CHAIN_MAX
 from perdure.errors import RecordErased, StoreCorrupt
 from perdure.governance._forked import Forks
 from perdure.ids import RunId, TenantId, ThreadId
+from tests.beside import beside
 from tests.engine.bills import new, old, until
 from tests.engine.polled import answered
 from tests.engine.polled import reached as resting
@@ -70,7 +70,7 @@ async def test_a_fork_of_a_long_talk_has_as_many_bytes_as_one_of_a_short_one(ope
 
 async def erased(url: str, thread: str, *, only_rows: bool = False) -> None:
     """Erase what a thread's records hold, or the rows themselves, behind the store's back."""
-    db = apsw.Connection(url.removeprefix("sqlite:///"))
+    db = beside(url.removeprefix("sqlite:///"))
     runs = "SELECT run_no FROM perdure_runs WHERE thread = ?"
     if only_rows:
         db.execute(f"DELETE FROM perdure_frames WHERE run_no IN ({runs})", (thread,))
@@ -253,7 +253,7 @@ async def test_what_the_origin_has_in_pages_is_not_written_again(file_url):
     async with Runtime.open(file_url, graphs=[talk]) as runtime:
         large = {f"k{number}": sha512(b"%d" % number).hexdigest() * 9 for number in range(200)}
         await (await runtime.start(talk, {"large": large}, thread="t")).result(timeout=20)
-        db = apsw.Connection(file_url.removeprefix("sqlite:///"))
+        db = beside(file_url.removeprefix("sqlite:///"))
         counting = "SELECT count(*) FROM perdure_pages"
         before = db.execute(counting).get
         fork = await runtime.fork("t", update={"name": "b"}, to="f")

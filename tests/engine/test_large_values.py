@@ -4,7 +4,6 @@ import random
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import apsw
 import pytest
 
 from perdure import END, START, Context, Graph, Run, Runtime, append, effect
@@ -13,6 +12,7 @@ from perdure.engine.paging import VALUES
 from perdure.errors import StoreCorrupt
 from perdure.governance import verify
 from perdure.ids import RunId
+from tests.beside import beside
 from tests.engine.polled import reached as resting
 
 
@@ -108,7 +108,7 @@ async def test_a_conversation_that_is_sent_with_every_call_is_not_written_with_e
         assert len(entry.args[0]) >= 200
         assert (await runtime.replay(run.id)).divergences == ()
         assert (await verify(runtime)).findings == []
-    db = apsw.Connection(file_url.removeprefix("sqlite:///"))
+    db = beside(file_url.removeprefix("sqlite:///"))
     sizes = [
         db.execute(f"SELECT sum(length(body)) FROM perdure_{table}").get
         for table in ("frames", "pages")
@@ -215,7 +215,7 @@ async def test_a_missing_page_of_a_result_is_named(file_url):
     async with Runtime.open(file_url, graphs=[asking]) as runtime:
         run = await runtime.start(asking, {}, thread="t")
         await resting(run)
-    db = apsw.Connection(file_url.removeprefix("sqlite:///"))
+    db = beside(file_url.removeprefix("sqlite:///"))
     db.execute("DELETE FROM perdure_pages")
     db.close()
     async with Runtime.open(file_url, graphs=[asking], worker=False) as runtime:
@@ -231,7 +231,7 @@ async def test_a_row_that_differs_from_a_result_in_pages_is_found(file_url):
         given = [text_of(number, 1000) for number in range(40)]
         run = await runtime.start(chat, {"messages": given, "left": 1}, thread="t")
         await run.result(timeout=20)
-    db = apsw.Connection(file_url.removeprefix("sqlite:///"))
+    db = beside(file_url.removeprefix("sqlite:///"))
     [(wire,)] = db.execute("SELECT request_wire FROM perdure_effects").fetchall()
     changed = wire[:-1] + bytes([wire[-1] ^ 1])
     db.execute("UPDATE perdure_effects SET request_wire = ?", (changed,))

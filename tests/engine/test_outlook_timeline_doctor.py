@@ -2,7 +2,6 @@
 
 import asyncio
 
-import apsw
 import msgspec
 import pytest
 
@@ -14,6 +13,7 @@ from perdure.engine.timeline import timeline_of
 from perdure.engine.views import plain_state
 from perdure.model import Wait, WaitKind
 from perdure.model import records as rec
+from tests.beside import beside
 
 
 async def ask(_given: object, ctx) -> object:
@@ -195,7 +195,7 @@ async def test_doctor_reports_a_parked_run_and_what_to_do(open_runtime):
 
 def spoil(path, *changes):
     """Write behind the store's back; by its own library, as two in one process break its locks."""
-    with apsw.Connection(str(path)) as db:
+    with beside(path) as db:
         db.set_busy_timeout(5000)
         for change in changes:
             db.execute(*change)

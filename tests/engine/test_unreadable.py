@@ -4,7 +4,6 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import apsw
 import msgspec
 import pytest
 
@@ -19,6 +18,7 @@ from perdure.codec import (
 )
 from perdure.errors import DecodeFailed, PerdureError, RecordErased, StoreCorrupt, TypeUnknown
 from perdure.model import records as rec
+from tests.beside import beside
 
 
 @dataclass
@@ -179,7 +179,7 @@ UNKNOWN = b"\x91\xcd\x03\xe7"
 
 def rewrite(url, run_id, change):
     """Change the body of every frame, with all hashes made anew."""
-    db = apsw.Connection(url.removeprefix("sqlite:///"))
+    db = beside(url.removeprefix("sqlite:///"))
     [(number,)] = db.execute("SELECT run_no FROM perdure_runs WHERE run_id = ?", (run_id,))
     prev = bytes(32)
     frames = db.execute(
@@ -246,7 +246,7 @@ async def test_a_value_that_can_not_be_decoded_names_its_field(url):
 
 async def test_erased_records_are_said_to_be_erased(url):
     run_id = await written(url, {})
-    db = apsw.Connection(url.removeprefix("sqlite:///"))
+    db = beside(url.removeprefix("sqlite:///"))
     [(number, seq, body)] = db.execute(
         "SELECT run_no, first_seq, body FROM perdure_frames WHERE first_seq = 2"
     ).fetchall()
@@ -265,7 +265,7 @@ async def test_erased_records_are_said_to_be_erased(url):
 
 async def test_a_missing_page_is_named_by_its_place(url):
     run_id = await written(url, {"label": "".join(map(str, range(9000)))})
-    db = apsw.Connection(url.removeprefix("sqlite:///"))
+    db = beside(url.removeprefix("sqlite:///"))
     db.execute("DELETE FROM perdure_pages")
     db.close()
     async with Runtime.open(url, graphs=[flow(Typed, make)], worker=False) as runtime:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.fault import stores
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def run_program(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run one of our programs; a hard deadline ends it and all that it started."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    process = subprocess.Popen(
+    process = warm.Popen(
         [sys.executable, *arguments],
         cwd=ROOT,
         env=environment,

@@ -32,6 +32,7 @@ from typing import Annotated, Any
 
 from perdure import END, START, Context, Graph, Runtime, append, effect
 from perdure.sandbox import IsolatedSandboxes, Limits
+from tests import warm
 from tests.sandbox.workload import LOOK, TOPS
 
 POLICIES = ("chat", "files", "full", "live")
@@ -106,7 +107,7 @@ async def act(command: str, *, sandbox: Any) -> str:
 
 async def looked(sandbox: Any, line: str) -> str:
     """Execute a line; return a digest of all files after it, and what the service answers."""
-    python = ["/usr/bin/python3", "-I", "-S", "-c", LOOK_ALL, *TOPS]
+    python = ["/usr/bin/python3", "-I", "-S", "-c", LOOK_ALL, "0", *TOPS]
     # In one command: how a second one finds the files of the first is what the next turn shows.
     both = ["/bin/sh", "-c", '{ eval "$0"; } > /dev/null 2>&1; exec "$@"', line, *python]
     ran = await sandbox.run(both, limits=Limits(deadline_s=60))
@@ -128,6 +129,7 @@ def graph() -> Graph:
 
     @graph.node
     async def turn(state: State, ctx: Context) -> dict:
+        print(state.at, flush=True)  # noqa: T201  # to who kills this
         look = await ctx.call(act, state.commands[state.at])
         return {"at": state.at + 1, "looks": [look]}
 
@@ -187,30 +189,40 @@ async def _begin(folder: Path, commands: Sequence[str]) -> str:
         return (await runtime.start("recovery", {"commands": list(commands)}, thread="t")).id
 
 
+Kill = tuple[int, float]
+"""(turn that must have begun, seconds after which the worker is killed then)."""
+
+
 def play(
-    folder: Path, policy: str, commands: Sequence[str], kill_after_s: Sequence[float]
+    folder: Path, policy: str, commands: Sequence[str], kills: Sequence[Kill]
 ) -> tuple[list[str], int]:
     """Return what was seen after each turn, and how many workers were killed on the way."""
     folder.mkdir()
     run_id = asyncio.run(_begin(folder, commands))
-    kills = 0
-    for delay_s in [*kill_after_s, None]:
-        worker = subprocess.Popen(
+    killed = 0
+    for kill in [*kills, None]:
+        worker = warm.Popen(
             [sys.executable, "-m", "tests.fault.recovery", "--work", str(folder), policy, run_id],
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        worker.stdout.readline()
-        try:
-            worker.wait(timeout=delay_s)
-        except subprocess.TimeoutExpired:
-            worker.send_signal(signal.SIGKILL)
-            kills += 1
-        worker.wait()
-        worker.stdout.close()
+        with worker:
+            killed += _is_killed(worker, kill)
         if (folder / "looks.json").exists():
             break
-    return json.loads((folder / "looks.json").read_text()), kills
+    return json.loads((folder / "looks.json").read_text()), killed
+
+
+def _is_killed(worker: subprocess.Popen, kill: Kill | None) -> bool:
+    """Wait for a worker, and kill it when it is to be; return whether it was."""
+    for line in worker.stdout:
+        if kill is not None and line.strip().isdigit() and int(line) >= kill[0]:
+            try:
+                worker.wait(timeout=kill[1])
+            except subprocess.TimeoutExpired:
+                worker.send_signal(signal.SIGKILL)
+                return True
+    return False
 
 
 def compare(
@@ -222,10 +234,12 @@ def compare(
     undisturbed, _ = play(folder / "undisturbed", "full", commands, [])
     length_s = time.monotonic() - begun
     chance = random.Random(seed + 1)  # noqa: S311
-    delays = [chance.uniform(0.2, 1.8) * length_s / (kills + 1) for _ in range(kills)]
+    # At turns, so that they are killed however long turns take (the last one may end before).
+    begun_turns = sorted(chance.sample(range(count - 2), kills))
+    at = [(turn, chance.uniform(0.0, 1.5) * length_s / count) for turn in begun_turns]
     found: dict[str, Any] = {"turns": count, "seed": seed, "undisturbed_s": round(length_s, 1)}
     with ThreadPoolExecutor(2) as pool:  # two at once: most of the time each waits for the kernel
-        played = pool.map(lambda policy: play(folder / policy, policy, commands, delays), policies)
+        played = pool.map(lambda policy: play(folder / policy, policy, commands, at), policies)
     for policy, (looks, killed) in zip(policies, played, strict=True):
         equal = sum(a == b for a, b in zip(looks, undisturbed, strict=True))
         found[policy] = {

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import apsw
 
 from perdure.testing.postgres import GivenServer, PostgresServer, running_server
+from tests.beside import beside
 
 SQLITE = "sqlite:///{place}/store.db"
 STORES = ("sqlite", "postgres")
@@ -87,7 +88,7 @@ class SqliteDoor:
         """Leave it to whoever removes the folder."""
 
     def _rows(self, sql: str) -> list[Any]:
-        db = apsw.Connection(self._path)
+        db = beside(self._path)
         try:
             return db.execute(sql).fetchall()
         finally:

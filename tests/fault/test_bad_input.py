@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import apsw
 import pytest
 
 from perdure import END, START, Graph, NeedsDecision, RunFailed, Runtime, append
@@ -24,6 +23,7 @@ from perdure.errors import (
     StoreSchemaNewer,
     ValueUnserializable,
 )
+from tests.beside import beside
 from tests.fault.conftest import run_program
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(60)]
@@ -146,7 +146,7 @@ def _text(path: Path) -> None:
 
 
 def _database(path: Path) -> None:
-    db = apsw.Connection(str(path))
+    db = beside(path)
     db.execute("CREATE TABLE theirs (name)")
     db.execute("PRAGMA application_id = 7")
     db.close()
@@ -169,7 +169,7 @@ async def test_foreign_file_is_left_untouched(path, make):
 async def test_newer_schema_is_left_untouched(path):
     async with Runtime.open(url_of(path), graphs=GRAPHS):
         pass
-    db = apsw.Connection(str(path))
+    db = beside(path)
     db.execute("PRAGMA user_version = 999")
     db.close()
     before = digest(path)
@@ -201,7 +201,7 @@ async def test_file_that_cannot_be_written(path):
 
 def flip(path: Path, run_id: str, seq: int | None = None) -> int:
     """Flip a bit of a frame (None: the newest) and return its first seq. Twice: as it was."""
-    db = apsw.Connection(str(path))
+    db = beside(path)
     no, seq, body = db.execute(
         "SELECT frame_no, first_seq, body FROM perdure_frames JOIN perdure_runs USING (run_no) "
         "WHERE run_id = ?1 AND first_seq = coalesce(?2, first_seq) ORDER BY first_seq DESC LIMIT 1",
@@ -215,7 +215,7 @@ def flip(path: Path, run_id: str, seq: int | None = None) -> int:
 
 
 def journal(path: Path) -> list[tuple]:
-    db = apsw.Connection(str(path))
+    db = beside(path)
     try:
         return db.execute("SELECT * FROM perdure_frames ORDER BY frame_no").fetchall()
     finally:

@@ -14,6 +14,7 @@ from perdure import Runtime
 from perdure.errors import UsageError
 from perdure.governance import prune, verify
 from perdure.sandbox import DirectorySandboxes, IsolatedSandboxes, folder_name
+from tests import warm
 from tests.fault.collecting import THREADS, graph
 from tests.fault.conftest import ROOT
 from tests.sandbox.workload import seen
@@ -32,7 +33,7 @@ PRUNE_POINTS = [("prune.layers.begun", 1), ("prune.layers.collected", 1)]
 def program(*arguments, **kwargs):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     command = [sys.executable, "-m", "tests.fault.collecting", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, **kwargs)
+    return warm.Popen(command, cwd=ROOT, env=environment, **kwargs)
 
 
 async def killed(*arguments):

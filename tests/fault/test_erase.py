@@ -11,6 +11,7 @@ import pytest
 from perdure import Runtime
 from perdure.errors import NotFound, ThreadBusy
 from perdure.governance import erase, verify
+from tests import warm
 from tests.fault.conftest import ROOT
 from tests.governance.canaries import (
     OTHERS,
@@ -73,9 +74,7 @@ def opened(url, kind):
 async def run_program(*arguments, dies=True):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     command = [sys.executable, "-m", "tests.fault.erasing", *map(str, arguments)]
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env=environment, stderr=subprocess.PIPE
-    )
+    process = await warm.execute(*command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
     _out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == (-signal.SIGKILL if dies else 0), err.decode()
 

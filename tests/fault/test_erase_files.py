@@ -19,6 +19,7 @@ from perdure.governance import (
     write_receipt,
 )
 from perdure.sandbox import DirectorySandboxes, IsolatedSandboxes
+from tests import warm
 from tests.engine.one_node import State
 from tests.fault.conftest import ROOT
 from tests.sandbox.long import LONG, alive
@@ -243,7 +244,7 @@ async def test_killed_while_erasing_files(isolated, tmp_path, point):
     url = f"sqlite:///{tmp_path}/p.db"
     await fill(url, isolated)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    process = await asyncio.create_subprocess_exec(
+    process = await warm.execute(
         sys.executable, "-c", WORKER, url, str(isolated.root), point,
         env=environment, stderr=subprocess.PIPE,
     )  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 
 from perdure.errors import UsageError
 from perdure.sandbox import IsolatedSandboxes
+from tests import warm
 from tests.sandbox.trees import KEY
 from tests.sandbox.workload import seen
 
@@ -27,28 +28,21 @@ NAMED = "sandbox.import.named"
 IMPORT_POINTS = ["sandbox.import.synced", NAMED]
 
 WORKER = textwrap.dedent("""
-    import asyncio, os, signal, sys
+    import asyncio, sys
     from dataclasses import replace
     from perdure.clock import system_services
     from perdure.sandbox import IsolatedSandboxes
     from perdure.sandbox.export import _base
+    from tests.fault.dying import dying
 
     # What the host's own files are takes a second to look at, and is not what is killed here.
     told = _base._told
     _base._told = lambda at, *, with_content: told(at, with_content=True) if with_content else []
 
     act, root, url, point, nth, snapshot = sys.argv[1:]
-    left = int(nth)
-
-    def die(name):
-        global left
-        if name == point:
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
 
     async def main():
-        services = replace(system_services(), probe=die)
+        services = replace(system_services(), probe=dying(point, nth))
         backend = IsolatedSandboxes(root, export=url, keys="env:EXPORT_KEY", services=services)
         sandbox = backend.open("t", "1")
         print("ready", flush=True)
@@ -63,7 +57,7 @@ WORKER = textwrap.dedent("""
 
 
 def start(act, root, url, snapshot, *, point="", nth=0):
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-c", WORKER, act, str(root), url, point, str(nth), snapshot],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "EXPORT_KEY": KEY},
         stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ import pytest
 
 from perdure.errors import UsageError
 from perdure.sandbox import IsolatedSandboxes
+from tests import warm
 from tests.sandbox.long import LONG, alive
 from tests.sandbox.workload import seen
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 SQUASHED = "sandbox.freeze.squashed"
 CRASH_POINTS = [
     "sandbox.freeze.begun",
+    "sandbox.freeze.placed",
     "sandbox.freeze.synced",
     "sandbox.freeze.named",
     SQUASHED,
@@ -28,24 +30,18 @@ CRASH_POINTS = [
 ]
 
 WORKER = textwrap.dedent("""
-    import asyncio, os, signal, sys
+    import asyncio, sys
     from dataclasses import replace
     from perdure.clock import system_services
     from perdure.sandbox import IsolatedSandboxes, _layers
+    from tests.fault.dying import dying
 
     root, point, nth, *snapshots = sys.argv[1:]
-    left = int(nth)
-
-    def die(name):
-        global left
-        if name == point:
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
 
     async def main():
         _layers.SQUASH_AT = 2
-        backend = IsolatedSandboxes(root, services=replace(system_services(), probe=die))
+        services = replace(system_services(), probe=dying(point, nth))
+        backend = IsolatedSandboxes(root, services=services)
         sandbox = backend.open("t", "1")
         print("ready", flush=True)
         while True:
@@ -59,7 +55,7 @@ WORKER = textwrap.dedent("""
 
 
 def start(root, point, nth, snapshots):
-    return subprocess.Popen(
+    return warm.Popen(
         [
             sys.executable,
             "-c",
@@ -103,7 +99,7 @@ async def check(root, known):
         left.pop("/workspace/more", None)
         for files in known.values():
             files.pop("/workspace/more", None)
-        assert [path for path in left if path not in {*known_paths(known)}] == []
+        assert left.keys() - known_paths(known) == set()
         for snapshot, files in known.items():
             await sandbox.restore(snapshot)
             assert await seen(sandbox) == files
@@ -113,7 +109,7 @@ async def check(root, known):
 
 
 def known_paths(known):
-    return [path for files in known.values() for path in files]
+    return {path for files in known.values() for path in files}
 
 
 async def nothing_is_left():

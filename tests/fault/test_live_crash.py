@@ -13,34 +13,33 @@ import pytest
 
 from perdure.errors import UsageError
 from perdure.sandbox import IsolatedSandboxes
+from tests import warm
 from tests.fault.test_isolated_crash import nothing_is_left
 from tests.sandbox.long import LONG
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 
-CRASH_POINTS = ["sandbox.keep.copied", "sandbox.keep.synced", "sandbox.keep.named"]
+CRASH_POINTS = [
+    "sandbox.keep.copied",
+    "sandbox.keep.placed",
+    "sandbox.keep.synced",
+    "sandbox.keep.named",
+]
 
 WRITER = "(while :; do echo x; done) >> log & exec sleep LONG > /dev/null &"
 
 WORKER = (
     textwrap.dedent("""
-    import asyncio, os, signal, sys, time
+    import asyncio, sys, time
     from dataclasses import replace
     from perdure.clock import system_services
     from perdure.sandbox import IsolatedSandboxes
+    from tests.fault.dying import dying
 
     root, point, nth = sys.argv[1:]
-    left = int(nth)
-
-    def die(name):
-        global left
-        if name == point:
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
 
     async def main():
-        services = replace(system_services(), probe=die)
+        services = replace(system_services(), probe=dying(point, nth))
         backend = IsolatedSandboxes(root, live=True, services=services)
         sandbox = backend.open("t", "1", fence=(time.time_ns(), 1))
         number = 0
@@ -61,7 +60,7 @@ WORKER = (
 
 
 def start(root, point="", nth=0):
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-c", WORKER, str(root), point, str(nth)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from perdure import RunStatus, Runtime
+from tests import warm
 from tests.fault.bills import graph_of
 from tests.fault.conftest import ROOT
 
@@ -48,9 +49,7 @@ async def killed(url, point):
     """Let a worker of v2 run into the point, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     command = [sys.executable, "-m", "tests.fault.bills", url, point]
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env=environment, stderr=subprocess.PIPE
-    )
+    process = await warm.execute(*command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
     _out, err = await asyncio.wait_for(process.communicate(), 40)
     assert process.returncode == -signal.SIGKILL, err.decode()
 

@@ -28,7 +28,7 @@ def test_all_of_it_is_there_after_each_kill(tmp_path, record_property):
     found = recovery.compare(folder, count=25, kills=4, seed=11, policies=["chat", "full"])
     record_property("figure", f"recovery: {found}")
     assert found["full"]["equal"] == 25
-    assert found["full"]["kills"] >= 1
+    assert found["full"]["kills"] >= 3
     assert found["chat"]["equal"] < 25, "else the comparison shows nothing"
 
 
@@ -40,7 +40,7 @@ def test_all_of_it_is_there_where_processes_live_on(tmp_path, record_property):
     found = recovery.compare(folder, count=15, kills=3, seed=12, policies=["live"])
     record_property("figure", f"recovery: {found}")
     assert found["live"]["equal"] == 15
-    assert found["live"]["kills"] >= 1
+    assert found["live"]["kills"] >= 2
 
 
 def test_turns_are_the_same_again():

@@ -12,6 +12,7 @@ import pytest
 from perdure import Runtime
 from perdure.errors import HistoryPruned
 from perdure.governance import prune, verify
+from tests import warm
 from tests.fault.conftest import ROOT
 from tests.fault.kept import graph, states_of
 
@@ -58,9 +59,7 @@ async def fill(url):
 async def child(url, *arguments):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     command = [sys.executable, "-m", "tests.fault.kept", url, *arguments]
-    return await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env=environment, stderr=subprocess.PIPE
-    )
+    return await warm.execute(*command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
 
 
 async def check(url, must):

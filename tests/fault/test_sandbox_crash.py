@@ -13,6 +13,7 @@ import pytest
 
 from perdure.errors import UsageError
 from perdure.sandbox import DirectorySandboxes
+from tests import warm
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
 
@@ -26,21 +27,14 @@ CRASH_POINTS = [
 ]
 
 WORKER = textwrap.dedent("""
-    import asyncio, os, signal, sys
+    import asyncio, os, sys
     from perdure.sandbox import DirectorySandboxes
+    from tests.fault.dying import dying
 
     root, point, nth, *snapshots = sys.argv[1:]
-    left = int(nth)
-
-    def die(name):
-        global left
-        if name == point:
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
 
     async def main():
-        sandbox = DirectorySandboxes(root, probe=die).open("t", "1")
+        sandbox = DirectorySandboxes(root, probe=dying(point, nth)).open("t", "1")
         print("ready", flush=True)
         while True:
             for snapshot in snapshots:
@@ -78,7 +72,7 @@ async def two_snapshots(root):
 
 
 def start(root, point, nth, snapshots):
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-c", WORKER, str(root), point, str(nth), *snapshots],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,

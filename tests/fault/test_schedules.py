@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests import warm
 from tests.fault.conftest import ROOT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(90)]
@@ -49,7 +50,7 @@ asyncio.run(main())
 
 
 def python(code, *arguments):
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.PIPE,

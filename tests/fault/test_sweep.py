@@ -14,7 +14,8 @@ from perdure.model import EffectKind
 from tests.fault import reference
 from tests.fault.conftest import ROOT, run_program
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]
+# One worker plays them: the report of the sweep is made once for all tests here.
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600), pytest.mark.xdist_group("sweep")]
 
 MARK = re.compile(r"#\s*crash-point:\s*([a-z_.]+)")
 NOT_REACHED_MAX = 0.1
@@ -41,6 +42,7 @@ ELSEWHERE = {
     "erase.sandbox.": "tests/fault/test_erase_files.py",
     "sandbox.export.": "tests/fault/test_export_crash.py",
     "sandbox.import.": "tests/fault/test_export_crash.py",
+    "sandbox.condemn.": "tests/fault/test_exports_collect_crash.py",
 }
 """Crash points, by the beginning of their names, that tests of their own kill at."""
 
@@ -53,15 +55,15 @@ def is_killed_elsewhere(name: str) -> bool:
 
 def swept(tmp_path_factory, *arguments):
     path = tmp_path_factory.mktemp("sweep") / "report.json"
-    done = run_program("-m", "tests.fault.sweep", "--json", str(path), *arguments, timeout_s=380.0)
+    done = run_program("-m", "tests.fault.sweep", "--json", str(path), *arguments, timeout_s=570.0)
     assert path.exists(), done.stdout
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # of a module it was seen to be made twice in a run
 def report(tmp_path_factory):
-    """Return the report of one sweep over the sample."""
-    return swept(tmp_path_factory)
+    """Return the report of one sweep over the sample: of each name the first and the last time."""
+    return swept(tmp_path_factory, "--each", "2")
 
 
 def marked() -> dict[str, str]:

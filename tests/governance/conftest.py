@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import apsw
 import pytest
 
 from perdure import END, START, Context, Graph, Rejected, Runtime, append, effect
 from perdure.governance import load_private_key, make_key
+from tests.beside import beside
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Tampered:
         self.path = path
 
     def run(self, sql: str, *params: object) -> list[tuple]:
-        db = apsw.Connection(str(self.path))
+        db = beside(self.path)
         try:
             return db.execute(sql, params).fetchall()
         finally:
@@ -160,7 +160,7 @@ def filled(tmp_path_factory):
     """A store that was filled once: copied for every test."""
     path = tmp_path_factory.mktemp("audit") / "store.db"
     ids = asyncio.run(fill(path))
-    db = apsw.Connection(str(path))
+    db = beside(path)
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     db.close()
     return path, ids

@@ -3,7 +3,6 @@
 import asyncio
 import json
 
-import apsw
 import pytest
 
 from perdure import RunCancelled, Runtime
@@ -23,6 +22,7 @@ from perdure.governance._erase_search import Search
 from perdure.ids import TenantId, ThreadId
 from perdure.model import ErasedThread, ErasureRow
 from perdure.testing.postgres import PostgresServer
+from tests.beside import beside
 from tests.governance.canaries import (
     OTHERS,
     SUBJECT,
@@ -244,7 +244,7 @@ async def test_what_a_damaged_run_may_need_stays(url, folder):
         other = await release_others(runtime)
         run = await runtime.start("quiet", {"large": large("shared")}, thread="t")
         await run.result(timeout=20)
-    db = apsw.Connection(f"{folder}/store.db")
+    db = beside(f"{folder}/store.db")
     db.execute(
         "UPDATE perdure_frames SET body = ? WHERE first_seq > 1 AND run_no = "
         "(SELECT run_no FROM perdure_runs WHERE run_id = ?)",
@@ -412,7 +412,7 @@ async def test_what_somebody_still_reads_keeps_an_erasure_open(url, folder):
     """A reader of the file keeps its log: the erasure is not done, and the same call does it."""
     async with Runtime.open(url, graphs()) as runtime:
         await release(runtime)
-    reader = apsw.Connection(str(folder / "store.db"))
+    reader = beside(folder / "store.db")
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM perdure_runs").fetchall()
     async with Runtime.open(url, graphs(), worker=False) as runtime:

@@ -4,7 +4,6 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import apsw
 import pytest
 
 from perdure import END, START, Graph, Runtime, append, effect
@@ -15,6 +14,7 @@ from perdure.governance import _prune, erase, prune, verify
 from perdure.governance._keeping import BEGINNING, Copy, Point, Present, needed
 from perdure.governance._keeping import END as EVER
 from perdure.governance._staying import Why, staying
+from tests.beside import beside
 from tests.fault.kept import graph, states_of
 
 LINE = [[1, 2, 3], [4, 5], [6, 7, 8]]
@@ -388,7 +388,7 @@ async def test_an_effect_whose_outcome_was_pruned_is_no_damage_and_a_changed_one
         assert (await verify(runtime)).findings == []
         # Ids of effects are hashes: the newest is the one with the newest result.
         [newest] = [e for e in await runtime.effects(state=None) if "paid 23 " in str(e.result)]
-        with apsw.Connection(str(path)) as db:
+        with beside(path) as db:
             db.execute(
                 "UPDATE perdure_effects SET result_wire = x'01' WHERE effect_id = ?", (newest.id,)
             )
@@ -420,7 +420,7 @@ async def test_a_store_of_before_the_index_is_pruned(tmp_path):
     url = f"sqlite:///{tmp_path}/s.db"
     async with Runtime.open(url, [graph]) as runtime:
         await ran(runtime, LINE)
-    db = apsw.Connection(f"{tmp_path}/s.db")
+    db = beside(f"{tmp_path}/s.db")
     db.execute("DELETE FROM perdure_copies")
     db.close()
     async with Runtime.open(url, [graph]) as runtime:

@@ -37,7 +37,8 @@ LIST = [
             ("test_attacks::test_a_loop_is_killed_at_the_deadline",),
             "deadline; no `cpu.max` without groups"),
     Attempt(4, "filling the disk", "a watcher of the room, `RLIMIT_FSIZE`",
-            ("test_room::test_a_command_that_fills_the_disk_is_killed",)),
+            ("test_room::test_a_command_that_fills_the_disk_is_killed",
+             "test_room::test_files_without_a_name_are_counted")),
     Attempt(5, "very many files, deep paths", "a watcher of the room, bounded walks",
             ("test_room::test_a_command_that_makes_very_many_files_is_killed",
              "test_room::test_folders_too_deep_to_be_looked_at_are_refused",
@@ -133,6 +134,7 @@ HEAD = [
     "whether they got through; they are executed in trees for one command, in trees that stay, and",
     "in trees that were brought back from images. `userns`: of a worker without rights, by the",
     "same tests. `DirectorySandboxes` executes no commands, so that there is nothing to stop.",
+    "`plain` (`TrustedSandboxes`): none of these is stopped. Not available: no isolation.",
     "",
 ]
 

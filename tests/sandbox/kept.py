@@ -1,11 +1,21 @@
-"""Which CRIU tests use: the one that `make criu` made, or the one that PERDURE_CRIU names."""
+"""Which CRIU tests use: the one that PERDURE_CRIU names, or the one that `make criu` makes.
 
+Where there is none, `make criu` is tried once for all workers of a run of tests: by root on Debian
+it takes some 15 s. Where that fails the tests are skipped, and say why. PERDURE_CRIU= (empty) skips
+them without trying.
+"""
+
+import fcntl
+import functools
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, SandboxUnstoppable
 from perdure.sandbox import IsolatedSandboxes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,12 +49,57 @@ else:
 """
 
 
+TRY_S = 150
+"""How long the tests wait for it: longer than a slow mirror takes, shorter than their timeouts."""
+
+
 def criu() -> str:
     """Return the path of a CRIU, or skip."""
-    program = os.environ.get("PERDURE_CRIU", str(ROOT / ".criu" / "criu"))
-    if not Path(program).exists():
-        pytest.skip("NOT TESTED: there is no CRIU; as root on Debian: make criu")
+    program, why = program_or_why()
+    if why:
+        pytest.skip(f"NOT TESTED: there is no CRIU: {why}")
     return program
+
+
+@functools.cache
+def program_or_why() -> tuple[str, str]:
+    """Return the path of a CRIU, and why there is none; empty: there is."""
+    if os.geteuid() != 0:
+        return "", "images of processes are taken by root only"
+    named = os.environ.get("PERDURE_CRIU")
+    made = ROOT / ".criu" / "criu"
+    program = made if named is None else Path(named)
+    if program.is_file():
+        return str(program), ""
+    if named is not None:
+        return "", f"PERDURE_CRIU is {named!r}"
+    if not shutil.which("apt-get"):
+        return "", "it is made on Debian: make criu"
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    with (ROOT / ".criu.lock").open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # another worker makes it
+        if made.is_file():
+            return str(made), ""
+        file.seek(0)
+        tried, _, failed = file.read().partition("\n")
+        if tried != session:
+            failed = _made()
+            file.seek(0)
+            file.truncate()
+            file.write(f"{session}\n{failed}")
+    return str(made), failed
+
+
+def _made() -> str:
+    """Have it made; return why that failed; empty: it is there."""
+    command = [sys.executable, str(ROOT / "tools" / "criu.py")]
+    try:
+        done = subprocess.run(  # ours
+            command, capture_output=True, text=True, timeout=TRY_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"make criu takes more than {TRY_S} s"
+    return "" if done.returncode == 0 else f"make criu failed: {done.stderr.strip()[-500:]}"
 
 
 def kept_sandboxes(folder: Path, **settings: object) -> IsolatedSandboxes:
@@ -52,6 +107,14 @@ def kept_sandboxes(folder: Path, **settings: object) -> IsolatedSandboxes:
     try:
         return IsolatedSandboxes(folder, criu=criu(), **settings)
     except PerdureError as error:
+        pytest.skip(f"NOT TESTED: {error}")
+
+
+def living_sandboxes(folder: Path, **settings: object) -> IsolatedSandboxes:
+    """Return a backend whose processes go on, or skip where nothing could stop them."""
+    try:
+        return IsolatedSandboxes(folder, live=True, **settings)
+    except SandboxUnstoppable as error:
         pytest.skip(f"NOT TESTED: {error}")
 
 

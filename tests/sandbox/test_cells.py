@@ -13,6 +13,7 @@ from perdure.errors import SandboxUnstoppable, entry_of
 from perdure.sandbox import IsolatedSandboxes, Limits, _cgroups
 from perdure.sandbox._cells import Cell
 from perdure.sandbox._cgroups import MOUNT, Cgroups
+from tests.sandbox.kept import living_sandboxes
 from tests.sandbox.test_live import size_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -111,7 +112,7 @@ def test_what_a_worker_left_stopped_is_let_go_and_removed(monkeypatch):
 async def test_a_snapshot_of_what_writes_by_groups_of_version_1(is_able, tmp_path, monkeypatch):
     parent = parent_of(1)
     monkeypatch.setattr(_cgroups, "_found_cells", lambda: (1, parent))
-    backend = IsolatedSandboxes(tmp_path, live=True)
+    backend = living_sandboxes(tmp_path)
     try:
         sandbox = backend.open("acme", "t")
         await sandbox.run("(while :; do echo x; done) > log &")
@@ -135,7 +136,7 @@ async def test_a_snapshot_of_what_writes_by_groups_of_version_1(is_able, tmp_pat
 async def test_what_can_not_be_stopped_is_ended_and_said(is_able, tmp_path, is_root):
     if not is_root:
         pytest.skip("without control groups for limits a process is in no group of them")
-    backend = IsolatedSandboxes(tmp_path, live=True)
+    backend = living_sandboxes(tmp_path)
     try:
         sandbox = backend.open("acme", "t")
         await sandbox.run("echo 1 > f; sleep 1000 &")

@@ -11,6 +11,7 @@ import pytest
 
 from perdure.errors import NotFound, StoreCorrupt, StoreLocked, UsageError
 from perdure.sandbox import IsolatedSandboxes, _standing, folder_name
+from tests.sandbox.courses import MORE
 from tests.sandbox.long import LONG
 from tests.sandbox.workload import seen, turns
 
@@ -284,7 +285,7 @@ async def test_a_snapshot_of_another_driver_is_refused(backend, sandbox):
     assert (await sandbox.snapshot(taken)).made.driver == other
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, MORE(2), MORE(3)])
 async def test_random_turns_takes_forks_restores_and_collections(backend, seed, monkeypatch):
     """Journals are played by a set of names; all that is in it comes back equal, always."""
     monkeypatch.setattr("perdure.sandbox._layers.SQUASH_AT", 3)

@@ -17,6 +17,7 @@ from perdure.errors import (
 )
 from perdure.sandbox import FolderObjects, IsolatedSandboxes, _layers, folder_name
 from perdure.sandbox.export import Base
+from tests.sandbox.courses import MORE
 from tests.sandbox.long import LONG
 from tests.sandbox.trees import KEY, layer_of, told
 from tests.sandbox.workload import seen, turns
@@ -105,7 +106,7 @@ async def test_everything_that_files_can_be_comes_back(hosts):
     assert [name for name in first if first[name] != second[name]] == []
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, MORE(2)])
 async def test_every_snapshot_of_random_turns_comes_back_elsewhere(
     hosts, is_able, seed, monkeypatch, record_property
 ):

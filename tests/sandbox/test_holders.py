@@ -11,6 +11,7 @@ import pytest
 
 from perdure.errors import LeaseLost, StoreLocked
 from perdure.sandbox import DirectorySandboxes, IsolatedSandboxes
+from tests import warm
 from tests.fault.test_isolated_crash import nothing_is_left
 from tests.sandbox.long import LONG, alive
 
@@ -38,7 +39,7 @@ STOPPED = textwrap.dedent("""
 
 
 async def test_a_stopped_worker_holds_nobody_up_and_comes_back_to_nothing(backend):
-    worker = subprocess.Popen(  # noqa: ASYNC220  # it is waited for in an OS thread
+    worker = warm.Popen(  # it is waited for in an OS thread
         [sys.executable, "-c", STOPPED.replace("LONG", LONG), str(backend.root)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,

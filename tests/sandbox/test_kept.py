@@ -21,6 +21,7 @@ from perdure import START, Context, Graph, Runtime, effect
 from perdure.errors import UsageError
 from perdure.sandbox import IsolatedSandboxes, Limits
 from perdure.sandbox import limits as room_limits
+from tests import warm
 from tests.engine.one_node import State
 from tests.sandbox.attacks import ATTACKS, PRELUDE
 from tests.sandbox.kept import ask, criu, kept_sandboxes, start_counter
@@ -463,7 +464,7 @@ def test_a_killed_worker_leaves_nothing_alive(is_able, tmp_path):
     for _ in range(12):
         command = [sys.executable, "-c", WORKER.replace("LONG", LONG), str(tmp_path / "s"), criu()]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+        worker = warm.Popen(command, stdout=subprocess.PIPE, env=environment)
         assert worker.stdout.readline() == b"ready\n"
         try:
             worker.wait(timeout=chance.uniform(0.05, 1.5))
@@ -474,6 +475,7 @@ def test_a_killed_worker_leaves_nothing_alive(is_able, tmp_path):
         until = time.monotonic() + 60
         while left := [*alive(), *keepers(tmp_path)]:
             assert time.monotonic() < until, left
+            time.sleep(0.02)  # a look takes a while itself, and keeps them from ending
 
 
 def keepers(folder: Path) -> list[str]:

@@ -5,11 +5,14 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from perdure.errors import NotFound, StoreUnavailable, UsageError
-from perdure.sandbox import Limits
+from perdure.sandbox import Limits, _launching
 from tests.sandbox.long import LONG, alive
 
 pytestmark = pytest.mark.timeout(120)
@@ -123,6 +126,26 @@ async def test_a_burst_of_long_requests_is_served(backend):
     sandboxes = [backend.open("acme", f"t-{n}") for n in range(30)]
     ran = await asyncio.gather(*(each.run("echo ok", env=env) for each in sandboxes))
     assert [each.output for each in ran] == ["ok\n"] * 30
+
+
+ARRANGE = """
+import os, sys
+sys.path.append(sys.argv[1])
+from inside import tree
+for number in (105, 104, 103):
+    source = os.memfd_create("wanted")
+    os.write(source, str(number).encode())
+    os.dup2(source, number)
+tree._arrange([105, 104, 103], 105)
+found = [os.pread(fd, 9, 0).decode() for fd in (3, 4, 5, 6)]
+os._exit(found != ["105", "104", "103", "105"])
+"""
+
+
+def test_descriptors_are_arranged_also_where_the_launcher_has_hundreds():
+    folder = Path(_launching.__file__).parent
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", ARRANGE, folder], check=False)
+    assert ran.returncode == 0
 
 
 async def test_a_launcher_that_hangs_is_ended_after_the_deadline(backend, sandbox, monkeypatch):

@@ -11,6 +11,8 @@ import pytest
 from perdure.errors import LeaseLost, StoreLocked, UsageError
 from perdure.sandbox import IsolatedSandboxes, Limits
 from perdure.sandbox._processes import processes_of
+from tests.sandbox.kept import living_sandboxes
+from tests.sandbox.processes import is_alive
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -62,7 +64,7 @@ while not os.path.exists("ready"):
 
 @pytest.fixture
 def backend(is_able, tmp_path):
-    backend = IsolatedSandboxes(tmp_path / "sandboxes", live=True)
+    backend = living_sandboxes(tmp_path / "sandboxes")
     yield backend
     backend.close()
 
@@ -80,10 +82,6 @@ async def started(sandbox, port=8123):
         "until grep -aq ^/usr/bin/python3 /proc/$!/cmdline; do :; done"
     )
     assert (ran.code, len(ran.left)) == (0, 1), ran
-
-
-def is_alive(pid):
-    return Path("/proc", str(pid)).exists()
 
 
 def size_of(folder, name):
@@ -158,7 +156,7 @@ async def test_a_restore_ends_all_and_says_what_is_lost(backend, sandbox):
 
 
 async def test_a_backend_where_nothing_lives_says_it_too(is_able, tmp_path):
-    live = IsolatedSandboxes(tmp_path, live=True)
+    live = living_sandboxes(tmp_path)
     plain = IsolatedSandboxes(tmp_path)
     try:
         sandbox = live.open("acme", "t")
@@ -284,7 +282,7 @@ async def test_one_that_eats_memory_is_killed_and_the_others_go_on(is_able, tmp_
     if not is_root:
         pytest.skip("without control groups memory is limited for each process alone")
     limits = Limits(memory_bytes=128 << 20, processes=64)
-    backend = IsolatedSandboxes(tmp_path, live=True, limits=limits)
+    backend = living_sandboxes(tmp_path, limits=limits)
     try:
         sandbox = backend.open("acme", "t")
         await started(sandbox)

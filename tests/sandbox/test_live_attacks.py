@@ -2,15 +2,16 @@
 
 import pytest
 
-from perdure.sandbox import IsolatedSandboxes, Limits
+from perdure.sandbox import Limits
 from tests.sandbox.attacks import ATTACKS, PRELUDE
+from tests.sandbox.kept import living_sandboxes
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
 def sandbox(is_able, tmp_path):
-    backend = IsolatedSandboxes(tmp_path / "sandboxes", live=True)
+    backend = living_sandboxes(tmp_path / "sandboxes")
     yield backend.open("acme", "t-1")
     backend.close()
 

@@ -238,12 +238,14 @@ def open_files():
 async def test_cancelled_commands_leave_no_socket(opened):
     sandbox = opened(Network(allow=("api.test:80",)))
     await sandbox.run("true")
-    before = open_files()
-    for _ in range(5):
+    counts = []
+    for _ in range(10):
         task = asyncio.create_task(sandbox.run(f"sleep {LONG}"))
         while not alive():  # noqa: ASYNC110  # of another process
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await sandbox.run("true")
-    assert open_files() <= before
+        counts.append(open_files())
+    # The next tree is just being made, or not: that is a descriptor more or less, and stays so.
+    assert min(counts[-3:]) <= max(counts[:3]), counts

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 
@@ -13,6 +12,7 @@ from perdure.errors import SettingInvalid, SnapshotBroken, SnapshotNotDurable
 from perdure.sandbox import FolderObjects
 from perdure.sandbox.export import make_objects
 from perdure.testing.objects import ObjectStoreConformance
+from tests import warm
 
 
 class TestFolder(ObjectStoreConformance):
@@ -36,10 +36,9 @@ WRITER = textwrap.dedent("""
 
 
 def test_a_writer_that_was_killed_leaves_nothing(tmp_path):
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", WRITER, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
     )
     assert done.returncode == -signal.SIGKILL
     assert len(list((tmp_path / ".staging").iterdir())) == 1

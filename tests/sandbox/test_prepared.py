@@ -13,7 +13,10 @@ import pytest
 from perdure.clock import system_services
 from perdure.errors import LeaseLost, UsageError
 from perdure.sandbox import IsolatedSandboxes, Limits
+from perdure.sandbox._prepared import Prepared
+from tests import warm
 from tests.sandbox.attacks import ATTACKS, PRELUDE
+from tests.sandbox.processes import children_of, is_alive
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -29,14 +32,6 @@ def note_of(backend):
     """Return the number of the first process that the lock was held by last."""
     [note] = backend.root.glob("tenants/*/threads/*/turn")
     return int(note.read_text().split()[0])
-
-
-def is_alive(pid):
-    return Path("/proc", str(pid)).exists()
-
-
-def children_of(pid):
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def line_of(pid):
@@ -198,6 +193,8 @@ class Stepped:
     async def sleep(self, delay_s):
         if delay_s >= 1:
             await self.looks.acquire()
+        else:  # without a pause, the look at the room of a command would let nothing else go on
+            await self._of_system.sleep(min(delay_s, 0.02))
 
 
 @pytest.fixture
@@ -300,7 +297,7 @@ KILLED = textwrap.dedent("""
 
 
 async def test_it_dies_with_its_worker(is_able, tmp_path):
-    worker = subprocess.Popen(  # noqa: ASYNC220  # it is waited for in an OS thread
+    worker = warm.Popen(  # it is waited for in an OS thread
         [sys.executable, "-c", KILLED, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
@@ -314,3 +311,33 @@ async def test_it_dies_with_its_worker(is_able, tmp_path):
         worker.communicate()
     while is_alive(pid):  # noqa: ASYNC110  # of another process
         await asyncio.sleep(0.01)
+
+
+async def test_they_are_built_one_at_a_time(is_able, tmp_path, monkeypatch):
+    """Beside each other they would hold up what somebody waits for, and most would not be kept."""
+    backend = IsolatedSandboxes(tmp_path, prepared=2)
+    build, under_way, most = Prepared._build, 0, 0
+
+    async def counted(self, limits):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            await build(self, limits)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(Prepared, "_build", counted)
+    try:
+        first = backend.open("acme", "t")
+        await first.run("echo 1 > f")
+        snapshot = await first.take()
+        forks = [backend.open("acme", f"t-{n}") for n in range(8)]
+        for each in forks:
+            await each.restore(snapshot)
+        await next_of(forks[-1])
+        await next_of(forks[-2])
+        assert most == 1
+        assert (await forks[0].run("cat f")).output == "1\n"
+    finally:
+        backend.close()

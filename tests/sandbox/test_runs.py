@@ -12,8 +12,10 @@ import pytest
 from perdure import START, Context, Graph, Runtime, effect
 from perdure.errors import EffectFailed, RunFailed
 from perdure.sandbox import DirectorySandboxes, IsolatedSandboxes, Limits
+from tests import warm
 from tests.engine.one_node import State
 from tests.engine.polled import answered, reached
+from tests.sandbox.kept import living_sandboxes
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -93,7 +95,7 @@ async def test_what_a_node_left_running_goes_on_for_the_run_and_ends_with_it(is_
 
         graph.edge(before, f"n{n}")
         before = f"n{n}"
-    backend = IsolatedSandboxes(tmp_path / "boxes", live=True)
+    backend = living_sandboxes(tmp_path / "boxes")
     url = f"sqlite:///{tmp_path / 'p.db'}"
     async with Runtime.open(url, graphs=[graph], sandbox=backend) as runtime:
         state = await (await runtime.start(graph, {}, thread="t")).result(timeout=100)
@@ -138,7 +140,7 @@ async def test_a_killed_worker_loses_and_repeats_nothing_in_the_files(is_able, t
         run = await runtime.start(graph, {}, thread="t")
     kills = 0
     for delay_s in (1.0, 1.3, 1.6, 1.2, None):
-        worker = subprocess.Popen(  # noqa: ASYNC220  # it is waited for in an OS thread
+        worker = warm.Popen(  # it is waited for in an OS thread
             [sys.executable, "-c", WORKER, str(tmp_path), run.id],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=subprocess.PIPE,

@@ -2,20 +2,24 @@
 
 import json
 import random
+import time
 from collections.abc import Iterator
 
 from perdure.sandbox import IsolatedSandbox
 
 TOPS = ("/workspace", "/tmp", "/usr/local", "/opt", "/var", "/etc", "/run", "/srv", "/home")
+BEGUN_S = time.time() - 1
+"""Nothing that a turn wrote is older: what is, is the host's as it was."""
 
 LOOK = """
 import hashlib, json, os, stat, sys
+begun_s = float(sys.argv[1])
 def told(path):
     seen = os.lstat(path)
     kind = stat.S_IFMT(seen.st_mode)
     line = [oct(seen.st_mode), seen.st_uid, seen.st_gid]
-    if kind == stat.S_IFREG and seen.st_size > 2 << 20:
-        line += [seen.st_size, seen.st_mtime_ns]  # of the host: turns make none so large
+    if kind == stat.S_IFREG and (seen.st_size > 2 << 20 or seen.st_ctime < begun_s):
+        line += [seen.st_size, seen.st_mtime_ns]  # of the host: turns make none so large or so old
     elif kind == stat.S_IFREG:
         with open(path, "rb") as file:
             line += [seen.st_size, hashlib.file_digest(file, "sha256").hexdigest()]
@@ -23,7 +27,7 @@ def told(path):
         line.append(os.readlink(path))
     return line
 found = {}
-for top in sys.argv[1:]:
+for top in sys.argv[2:]:
     found[top] = told(top)
     for folder, folders, files in os.walk(top):
         for name in folders + files:
@@ -35,7 +39,7 @@ print(json.dumps(found))
 
 async def seen(sandbox: IsolatedSandbox) -> dict[str, list[object]]:
     """Return every path that a turn can have changed, with its mode, owner and content."""
-    ran = await sandbox.run(["/usr/bin/python3", "-I", "-c", LOOK, *TOPS])
+    ran = await sandbox.run(["/usr/bin/python3", "-I", "-S", "-c", LOOK, str(BEGUN_S), *TOPS])
     assert ran.code == 0, ran
     assert not ran.is_cut
     return json.loads(ran.output)

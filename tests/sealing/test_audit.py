@@ -1,11 +1,11 @@
 """An audit of an encrypted store names what is wrong, and tells damage from erasure."""
 
-import apsw
 import pytest
 
 from perdure import Runtime
 from perdure.codec import erase_frame
 from perdure.governance import erase, verify
+from tests.beside import beside
 from tests.governance.canaries import graphs
 from tests.sealing.conftest import local_keys
 
@@ -21,7 +21,7 @@ class Sealed:
         return Runtime.open(self.url, graphs(), worker=worker, keys=local_keys(1))
 
     def run(self, sql, *params):
-        db = apsw.Connection(str(self.path))
+        db = beside(self.path)
         try:
             return db.execute(sql, params).fetchall()
         finally:

@@ -1,6 +1,5 @@
 """A store that has data is encrypted in place: all of it or nothing, nothing in plain is left."""
 
-import asyncio
 import os
 import shutil
 import signal
@@ -26,6 +25,7 @@ from perdure.ids import TenantId, ThreadId
 from perdure.model import TagRow
 from perdure.sealing import preview_seal, rotate, seal
 from perdure.store import make_store
+from tests import warm
 from tests.governance.canaries import (
     canary,
     check_readable,
@@ -310,7 +310,7 @@ PLAIN = {"keys.seal.rows", "keys.seal.commit.before"}
 @pytest.mark.parametrize(("point", "nth"), POINTS)
 async def test_killed_anywhere_it_is_plain_or_encrypted_and_goes_on(place, point, nth, caplog):
     run, failed = await filled(place)
-    died = await asyncio.create_subprocess_exec(
+    died = await warm.execute(
         *(sys.executable, "-m", "tests.sealing.sealing_program", place.url, point, str(nth)),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},

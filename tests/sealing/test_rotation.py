@@ -1,6 +1,5 @@
 """Rotation: every data key is wrapped anew, one by one, wherever it is cut off."""
 
-import asyncio
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from perdure.store import make_store
 from perdure.store.memory import MemoryStore
 from perdure.store.postgres import PostgresStore
 from perdure.store.sqlite import SqliteStore
+from tests import warm
 from tests.governance.canaries import canary, graphs
 from tests.sealing.conftest import local_keys
 
@@ -146,7 +146,7 @@ async def test_a_rotation_whose_process_is_killed_goes_on(place, point, number):
     url = place
     await fill(make_store(url, system_services()))
     before = await read_all(url, local_keys(1))
-    died = await asyncio.create_subprocess_exec(
+    died = await warm.execute(
         *(sys.executable, "-c", DYING, url, str(number), point),
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
     )

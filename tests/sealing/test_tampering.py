@@ -3,12 +3,12 @@
 import asyncio
 import sqlite3
 
-import apsw
 import pytest
 
 from perdure import Runtime
 from perdure.errors import PerdureError, SealBroken, StoreCorrupt
 from perdure.ids import RunId, WorkerId
+from tests.beside import beside
 from tests.governance.canaries import graphs, release
 from tests.sealing.conftest import local_keys
 
@@ -199,7 +199,7 @@ async def test_broken_mail_and_schedules_hold_up_no_others(path, caplog):
             "(SELECT run_no FROM perdure_runs WHERE run_id = ?)"
         )
         # Through the library that the store uses: another one would drop its locks on closing.
-        db = apsw.Connection(str(path))
+        db = beside(path)
         db.execute(sql, (broken.id,))
         db.execute("UPDATE perdure_schedules SET input_wire = x'80' WHERE name = 'of-person'")
         db.close()

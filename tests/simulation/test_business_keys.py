@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from perdure import START, Context, Graph, WorkerSettings
-from perdure.errors import RunFinal, StoreError, UsageError
 from perdure.testing.simulator._checker import require
 from perdure.testing.simulator._default import Acts
 from perdure.testing.simulator._seeds import play_seed
 from perdure.testing.simulator._stage import Stage
+from tests.simulation.patience import retry_until
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Shared:
 
     async def play(self, stage: Stage) -> dict[str, Any]:
         self._is_over = False
-        done = await stage.together(self._claims(stage), self._retry_for_ever(stage))
+        done = await stage.together(self._claims(stage), retry_until(lambda: self._is_over, stage))
         return dict(done[0])
 
     async def _claims(self, stage: Stage) -> list[tuple[str, Any]]:
@@ -63,18 +63,6 @@ class Shared:
         state = await stage.result(run)
         require(state.done == f"did group {group}", f"{name}: {state.done}")
         return name, state.done
-
-    async def _retry_for_ever(self, stage: Stage) -> None:
-        """Be the person who lets runs go on whose workers died too often."""
-        while not self._is_over:
-            await stage.pause(3.0)
-            try:
-                for row in await stage.runtime.runs(status="needs_decision"):
-                    kind = row.failure.type if row.failure is not None else ""
-                    require(kind == "AttemptsExhausted", f"{row.run_id} is parked: {row.failure}")
-                    await stage.runtime.retry(row.run_id, by="ann")
-            except (StoreError, UsageError, RunFinal):
-                continue
 
 
 @pytest.mark.parametrize("block", range(3))

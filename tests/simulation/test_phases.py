@@ -6,11 +6,10 @@ from typing import Annotated, Any
 import pytest
 
 from perdure import START, Context, Graph, WorkerSettings, add, append
-from perdure.errors import RunFinal, StoreError, UsageError
-from perdure.testing.simulator._checker import require
 from perdure.testing.simulator._default import Acts
 from perdure.testing.simulator._seeds import play_seed
 from perdure.testing.simulator._stage import Stage
+from tests.simulation.patience import retry_until
 
 
 @dataclass
@@ -74,25 +73,13 @@ class Phased:
 
     async def play(self, stage: Stage) -> dict[str, Any]:
         self._is_over = False
-        done = await stage.together(self._jobs(stage), self._retry_for_ever(stage))
+        done = await stage.together(self._jobs(stage), retry_until(lambda: self._is_over, stage))
         return dict(done[0])
 
     async def _jobs(self, stage: Stage) -> list[tuple[str, Any]]:
         pairs = await stage.together(*(self._job(stage, f"job {n}") for n in range(6)))
         self._is_over = True
         return list(pairs)
-
-    async def _retry_for_ever(self, stage: Stage) -> None:
-        """Be the person who lets runs go on whose workers died too often."""
-        while not self._is_over:
-            await stage.pause(3.0)
-            try:
-                for row in await stage.runtime.runs(status="needs_decision"):
-                    kind = row.failure.type if row.failure is not None else ""
-                    require(kind == "AttemptsExhausted", f"{row.run_id} is parked: {row.failure}")
-                    await stage.runtime.retry(row.run_id, by="ann")
-            except (StoreError, UsageError, RunFinal):
-                continue
 
     async def _job(self, stage: Stage, name: str) -> tuple[str, Any]:
         await stage.pause(15.0)

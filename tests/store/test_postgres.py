@@ -31,7 +31,11 @@ class TestPostgresStore(StoreConformance):
     placeholder = "%s"
 
     @pytest.fixture(autouse=True)
-    def reaching_for(self, postgres, schema):
+    def reaching_for(self, request, postgres, emptied_schema):
+        if not request.function.__qualname__.startswith("TransactionRules."):
+            yield
+            return
+        schema = emptied_schema
         postgres.query(
             "CREATE OR REPLACE FUNCTION reach() RETURNS void LANGUAGE plpgsql AS $$ BEGIN "
             + "UPDATE SCHEMA.runs SET token = 9; END $$".replace("SCHEMA", schema)
@@ -41,8 +45,8 @@ class TestPostgresStore(StoreConformance):
         postgres.query("DROP TABLE IF EXISTS orders")
 
     @pytest.fixture
-    def make_store(self, postgres, schema) -> Callable[[], Store]:
-        return lambda: PostgresStore(postgres.url(schema), system_services())
+    def make_store(self, postgres, emptied_schema) -> Callable[[], Store]:
+        return lambda: PostgresStore(postgres.url(emptied_schema), system_services())
 
     async def lose_frame(self, store: Store, run_id: RunId, first_seq: int) -> None:
         assert isinstance(store, PostgresStore)
@@ -54,8 +58,8 @@ class TestPostgresStore(StoreConformance):
         await store._call("put", sql, (body, run_id, first_seq))
 
     @pytest.fixture
-    def crash_url(self, postgres, schema) -> str:
-        return postgres.url(schema)
+    def crash_url(self, postgres, emptied_schema) -> str:
+        return postgres.url(emptied_schema)
 
 
 OLDER = Path("/usr/lib/postgresql/15/bin")

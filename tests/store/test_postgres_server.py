@@ -15,6 +15,7 @@ import pytest
 
 from perdure.clock import system_services
 from perdure.errors import (
+    CommitUncertain,
     SettingInvalid,
     StoreError,
     StoreForeign,
@@ -624,3 +625,45 @@ async def test_of_several_changes_to_an_effect_the_last_counts(postgres, schema)
         found = await store.read_effect(effect.effect_id)
         assert (found.state, found.attempt) == (EffectState.CONFIRMED, 2)
         assert found.decision is None  # it was resent in between
+
+
+# -- everything is cancelled at once ---------------------------------------------------------------
+
+
+def test_closing_ends_though_all_tasks_were_cancelled_at_once(postgres, schema):
+    """`asyncio.run` does so where an exception ends it, and waits for all of them."""
+
+    async def main():
+        store = PostgresStore(postgres.url(schema), system_services())
+        await store.open()
+        try:
+            row = await kit.taken(store, "a")
+            asyncio.get_running_loop().call_soon(stop)
+            await asyncio.Event().wait()
+        finally:
+            written.append((await store.read_run(row.run_id)).run_id == row.run_id)
+            await kit.written(store, row, AskPut(row=kit.ask_of(row, "x")))
+            await store.close()
+            written.append("closed")
+
+    def stop():
+        raise SystemExit(3)
+
+    written = []
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    assert written == [True, "closed"]
+
+
+async def test_calls_under_way_are_told_when_their_lane_is_cancelled(postgres, schema):
+    async with opened(postgres.url(schema)) as store:
+        row = await kit.taken(store, "a")
+        calls = [asyncio.ensure_future(store.read_run(row.run_id)) for _ in range(20)]
+        write = asyncio.ensure_future(store.post(kit.signal_to(row.run_id)))
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task(), write, *calls}:
+            task.cancel()
+        done = await asyncio.gather(*calls, write, return_exceptions=True)
+        kinds = {type(each) for each in done if isinstance(each, Exception)}
+        assert kinds <= {StoreUnavailable, CommitUncertain}
+        assert (await store.read_run(row.run_id)).run_id == row.run_id

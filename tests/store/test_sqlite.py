@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import apsw
 import pytest
 
 from perdure.clock import system_services
@@ -11,6 +10,7 @@ from perdure.ids import RunId
 from perdure.store.api import CROSS_PROCESS, DURABLE, LIVENESS, TRANSACTION, Store
 from perdure.store.sqlite import SqliteStore
 from perdure.testing.conformance import StoreConformance
+from tests.beside import beside
 
 
 class TestSqliteStore(StoreConformance):
@@ -22,7 +22,7 @@ class TestSqliteStore(StoreConformance):
 
     async def lose_frame(self, store: Store, run_id: RunId, first_seq: int) -> None:
         assert isinstance(store, SqliteStore)
-        db = apsw.Connection(str(store._options.path))
+        db = beside(store._options.path)
         db.execute(
             "DELETE FROM perdure_frames WHERE first_seq = ? "
             "AND run_no = (SELECT run_no FROM perdure_runs WHERE run_id = ?)",
@@ -31,7 +31,7 @@ class TestSqliteStore(StoreConformance):
         db.close()
 
     async def put_body(self, store: Store, run_id: str, first_seq: int, body: bytes) -> None:
-        db = apsw.Connection(str(store._options.path))
+        db = beside(store._options.path)
         db.execute(
             "UPDATE perdure_frames SET body = ? WHERE first_seq = ? "
             "AND run_no = (SELECT run_no FROM perdure_runs WHERE run_id = ?)",

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import apsw
 import pytest
 
 from perdure.clock import system_services
@@ -33,6 +32,7 @@ from perdure.store.sqlite._due import find_due
 from perdure.store.sqlite._schema import _VERSION_1, APPLICATION_ID, SCHEMA_VERSION
 from perdure.store.sqlite.limits import UNREADABLE_PAUSE_US
 from perdure.testing import _store_kit as kit
+from tests.beside import beside
 
 
 @asynccontextmanager
@@ -95,7 +95,7 @@ def freeze(path: Path) -> bool:
 
 
 def make_database(path: Path, *statements: str) -> None:
-    db = apsw.Connection(str(path))
+    db = beside(path)
     for statement in statements:
         db.execute(statement)
     db.close()
@@ -113,7 +113,7 @@ async def test_file_says_whose_it_is_and_is_durable(path: Path):
             lambda db: (db.pragma("journal_mode"), db.pragma("synchronous"))
         )
         assert modes == ("wal", 2)
-    db = apsw.Connection(str(path))
+    db = beside(path)
     assert db.pragma("application_id") == APPLICATION_ID
     assert db.pragma("user_version") == SCHEMA_VERSION
     names = [row[0] for row in db.execute("SELECT name FROM sqlite_master").fetchall()]
@@ -132,7 +132,7 @@ async def test_foreign_database_is_left_untouched(path: Path, mode: str, mark: s
 
 async def test_foreign_database_in_use_is_not_checkpointed(path: Path):
     make_database(path, "PRAGMA journal_mode = wal", "CREATE TABLE t (a)")
-    db = apsw.Connection(str(path))
+    db = beside(path)
     db.execute("INSERT INTO t VALUES (1)")
     before = fingerprint(path.parent)[str(path)]
     with pytest.raises(StoreForeign):
@@ -201,7 +201,7 @@ async def test_full_store_refuses_and_goes_on(path: Path):
 
 async def test_locked_store_is_an_error_after_the_timeout(path: Path):
     async with opened(path, "?busy_timeout_s=0.05") as store:
-        db = apsw.Connection(str(path))
+        db = beside(path)
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreLocked):
             await kit.started(store, "a")
@@ -386,7 +386,7 @@ async def test_file_of_schema_version_1_is_upgraded_with_its_data(path: Path):
         for _ in range(2):
             await store.post(repeated)
         assert len(await store.read_mail(RunId("r_a"))) == 2
-    db = apsw.Connection(str(path))
+    db = beside(path)
     assert db.pragma("user_version") == SCHEMA_VERSION
 
 

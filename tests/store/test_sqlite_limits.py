@@ -12,6 +12,7 @@ from perdure.store import _rules as rules
 from perdure.store.sqlite import SqliteStore, _orders, _runs
 from perdure.store.sqlite._due import DueWithin
 from perdure.testing import _store_kit as kit
+from tests.beside import beside
 
 GRAPHS = (("g", 1), ("h", 1))
 
@@ -43,7 +44,7 @@ async def test_backlog_gives_the_same_runs(tmp_path, seed):
             )
             await store.set_limit(limit)
     await store.close()
-    db = apsw.Connection(str(tmp_path / "store.db"))
+    db = beside(tmp_path / "store.db")
     found = []
     for window in (1, 1000):
         db.execute("SAVEPOINT look")

@@ -16,6 +16,7 @@ from perdure.model import AskPut, AskState, EffectPut, EffectState, RunStatus
 from perdure.store.sqlite import SqliteStore
 from perdure.store.sqlite._os_thread import CRASH_POINTS
 from perdure.testing import _store_kit as kit
+from tests import warm
 
 CHILD = Path(__file__).with_name("_child.py")
 POINTS = [point for points in CRASH_POINTS.values() for point in points]
@@ -23,7 +24,7 @@ POINTS = [point for points in CRASH_POINTS.values() for point in points]
 
 def spawn(*arguments: str) -> subprocess.Popen[bytes]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, str(CHILD), *arguments], env=environment, stdout=subprocess.PIPE
     )
 

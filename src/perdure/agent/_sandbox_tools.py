@@ -24,16 +24,13 @@ from perdure.agent.limits import (
     SERVICE_CHARS_MAX,
     SERVICES_MAX,
 )
-from perdure.core.retry import Retry
-from perdure.errors import NotFound, Rejected, StoreLocked, UsageError
+from perdure.engine.node_sandbox import RETRY
+from perdure.errors import NotFound, Rejected, UsageError
 from perdure.graph import Effect
 from perdure.model import EffectKind
 
 FOLDER = "/workspace"
 """Where commands run and relative paths begin, unless told: the home of a sandbox."""
-
-_RETRY = Retry(max_attempts=4, base_s=1.0, cap_s=10.0, on=(StoreLocked,))
-"""A holder that was replaced may take a moment until it has let go of the files."""
 
 
 def sandbox_tools(
@@ -57,7 +54,7 @@ def sandbox_tools(
 def _tool(function: Any) -> Tool:
     name = function.__name__
     effect: Effect[Any, Any] = Effect(
-        function, kind=EffectKind.CONTAINED, name=f"sandbox.{name}", retry=_RETRY
+        function, kind=EffectKind.CONTAINED, name=f"sandbox.{name}", retry=RETRY
     )
     return Tool(effect, name=name)
 
@@ -90,8 +87,7 @@ class _Box:
             code: The program.
             sandbox: Filled in.
         """
-        given = code.encode()
-        return self._told(await _able(sandbox).run(["python3", "-"], cwd=self._folder, given=given))
+        return self._told(await _able(sandbox).python(code, cwd=self._folder))
 
     async def read(
         self, path: str, from_line: int = 1, lines: int = READ_LINES_MAX, *, sandbox: Any

@@ -14,7 +14,7 @@ from perdure.graph import Effect
 from perdure.model import EffectKind
 from perdure.model.sandbox import Changes, Ran, ServiceState
 
-_RETRY = Retry(max_attempts=4, base_s=1.0, cap_s=10.0, on=(StoreLocked,))
+RETRY = Retry(max_attempts=4, base_s=1.0, cap_s=10.0, on=(StoreLocked,))
 """A holder that was replaced may take a moment until it has let go of the files."""
 
 
@@ -32,6 +32,11 @@ def _able(sandbox: Any, name: str) -> Any:
 
 async def _run(command: Any, *, sandbox: Any, **options: Any) -> Ran:
     ran: Ran = await _able(sandbox, "run")(command, **options)
+    return ran
+
+
+async def _python(code: str, *, sandbox: Any, **options: Any) -> Ran:
+    ran: Ran = await _able(sandbox, "python")(code, **options)
     return ran
 
 
@@ -69,9 +74,18 @@ _EFFECTS: dict[Callable[..., Any], Effect[Any, Any]] = {
         function,
         kind=EffectKind.CONTAINED,
         name=f"ctx.sandbox.{function.__name__.lstrip('_')}",
-        retry=_RETRY,
+        retry=RETRY,
     )
-    for function in (_run, _read, _write, _changes, _start_service, _stop_service, _services)
+    for function in (
+        _run,
+        _python,
+        _read,
+        _write,
+        _changes,
+        _start_service,
+        _stop_service,
+        _services,
+    )
 }
 
 
@@ -100,6 +114,14 @@ class NodeSandbox:
             options: env, cwd, given (standard input, bytes), limits; see `IsolatedSandbox.run`.
         """
         ran: Ran = await self._do(_run, command, **options)
+        return ran
+
+    async def python(self, code: str, **options: Any) -> Ran:
+        """Run a program by the sandbox's `python3`; options: env, cwd, limits.
+
+        See `IsolatedSandbox.python`.
+        """
+        ran: Ran = await self._do(_python, code, **options)
         return ran
 
     async def read(self, path: str, **options: Any) -> bytes:

@@ -70,7 +70,8 @@ class RunSandbox:
         msg = (
             f"run {run_id!r} works on files of a sandbox, and {why}; nothing was executed. Start "
             "a worker with --sandbox FOLDER, or Runtime.open(..., "
-            "sandbox=IsolatedSandboxes(FOLDER)), "
+            "sandbox=IsolatedSandboxes(FOLDER)), where FOLDER is the one that has them ('perdure "
+            "sandbox list FOLDER'; 'perdure sandbox import FOLDER' brings what was exported), "
             f"then: perdure resolve {run_id} --retry --by NAME"
         )
         return SandboxMissing(msg, run_id=run_id)

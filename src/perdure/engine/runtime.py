@@ -626,8 +626,14 @@ class Runtime(Orders, Travels):
         raise ResultTimedOut(msg, run_id=run_id, timeout_s=timeout_s)
 
     def _held_row(self, run_id: str) -> RunRow | None:
-        """Return the row of a run that this process executes, which tells of its end by itself."""
-        return self.worker.held_row(run_id) if self.worker is not None else None
+        """Return the row of a run that this process executes, and will tell the end of.
+
+        None of one that is ending: that may have been told before anybody listened, and the worker
+        may be busy yet with what the run had.
+        """
+        if self.worker is None or self.worker.is_ending(run_id):
+            return None
+        return self.worker.held_row(run_id)
 
     async def _result(self, run_id: str) -> Any:
         """Look at the row, then wait for news of it."""

@@ -429,6 +429,11 @@ class Worker:
         entry = self._held.get(RunId(run_id))
         return entry[0] if entry is not None else None
 
+    def is_ending(self, run_id: str) -> bool:
+        """Return whether it holds a run whose end, or release, the store may know already."""
+        entry = self._held.get(RunId(run_id))
+        return entry is not None and entry[1].is_concluding
+
     @property
     def has_room(self) -> bool:
         """Whether a new run may be taken at once."""

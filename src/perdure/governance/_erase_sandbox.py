@@ -12,13 +12,27 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from perdure.engine import Runtime
-from perdure.errors import DecodeFailed, StoreCorrupt
+from perdure.errors import (
+    DecodeFailed,
+    KeyMissing,
+    PerdureError,
+    SealBroken,
+    SnapshotBroken,
+    SnapshotNotDurable,
+    StoreCorrupt,
+)
 from perdure.governance._erase_scope import ErasurePreview, Remaining
 from perdure.governance._needles import Needles
-from perdure.governance._snapshots import Named, begun
+from perdure.governance._snapshots import Named, begun, collect_exported
 from perdure.ids import TenantId, ThreadId
 from perdure.model import RunRow
-from perdure.sandbox import Kept, LayersCollected, folder_name
+from perdure.sandbox import (
+    ExportCollection,
+    ExportsCollected,
+    Kept,
+    LayersCollected,
+    folder_name,
+)
 
 
 class SandboxErased(Struct, kw_only=True):
@@ -35,6 +49,7 @@ class SandboxErased(Struct, kw_only=True):
         found: how many were found in what should be gone: 0.
         elsewhere: how many were found in others' files.
         searched_bytes: how much was read for that.
+        exports: what became of what they exported; None: no place was named, or had nothing.
     """
 
     folder: str
@@ -47,6 +62,7 @@ class SandboxErased(Struct, kw_only=True):
     found: int = 0
     elsewhere: int = 0
     searched_bytes: int = 0
+    exports: ExportsCollected | None = None
 
 
 class SandboxErasing:
@@ -74,25 +90,17 @@ class SandboxErasing:
 
     async def run(self) -> None:
         """Erase it, as far as it is there."""
-        if not await asyncio.to_thread(self._sandbox.has_tenant, self._tenant):
+        exported = await self._exported()
+        is_here = await asyncio.to_thread(self._sandbox.has_tenant, self._tenant)
+        if not is_here and exported is None:
             return
         probe = self._engine.services.probe
-        threads = list(self._through)
-        for piece in await asyncio.to_thread(self._sandbox.sampled, self._tenant, threads):
-            self._needles.add_text(piece)
-        there = await asyncio.to_thread(self._sandbox.threads, self._tenant)
-        for thread, through in self._through.items():
-            # crash-point: erase.sandbox.before
-            probe("erase.sandbox.before")
-            gone = await asyncio.to_thread(self._sandbox.forget, self._tenant, thread, through)
-            self.done.bytes += gone.bytes
-            self.done.threads += folder_name(thread) in there
-            if gone.is_used:
-                self._used.add(thread)
+        if is_here:
+            await self._forget()
         # crash-point: erase.sandbox.forgotten
         probe("erase.sandbox.forgotten")
         try:
-            collected = await self._collected()
+            collected = await self._collected(exported)
         except (DecodeFailed, StoreCorrupt) as error:
             # What others need is not known: rather too much stays than what is somebody's.
             self.left.append(
@@ -100,34 +108,82 @@ class SandboxErasing:
                 f"perdure sandbox collect {self._sandbox.root}"
             )
             return
+        except (SnapshotNotDurable, SnapshotBroken) as error:
+            self._leave(error)
+            return
         self.done.layers = collected.layers
         self.done.bytes += collected.bytes
         self.done.remaining = collected.remaining
         self.done.unknown = collected.unknown
+        self.done.exports = collected.exports
         # crash-point: erase.sandbox.after
         probe("erase.sandbox.after")
 
+    async def _forget(self) -> None:
+        """Erase the live files of the threads."""
+        threads = list(self._through)
+        for piece in await asyncio.to_thread(self._sandbox.sampled, self._tenant, threads):
+            self._needles.add_text(piece)
+        there = await asyncio.to_thread(self._sandbox.threads, self._tenant)
+        for thread, through in self._through.items():
+            # crash-point: erase.sandbox.before
+            self._engine.services.probe("erase.sandbox.before")
+            gone = await asyncio.to_thread(self._sandbox.forget, self._tenant, thread, through)
+            self.done.bytes += gone.bytes
+            self.done.threads += folder_name(thread) in there
+            if gone.is_used:
+                self._used.add(thread)
+
+    async def _exported(self) -> ExportCollection | None:
+        """Begin with what is exported; where that can't be, it is named as left."""
+        try:
+            return await self._sandbox.export_collection(self._tenant)
+        except (SnapshotNotDurable, SnapshotBroken, KeyMissing, SealBroken) as error:
+            self._leave(error)
+            return None
+
+    def _leave(self, error: PerdureError) -> None:
+        self.left.append(
+            f"exported snapshots of sandboxes: {error}; when that is mended: perdure sandbox "
+            f"collect {self._sandbox.root} --export URL --export-keys KEYS"
+        )
+
     async def preview(self) -> LayersCollected:
         """Return what would go; `bytes` with the live files."""
-        if not await asyncio.to_thread(self._sandbox.has_tenant, self._tenant):
+        exported = await self._exported()
+        is_here = await asyncio.to_thread(self._sandbox.has_tenant, self._tenant)
+        if not is_here and exported is None:
             return LayersCollected(is_dry=True)
-        found = await self._collected(is_dry=True)
-        live = await asyncio.to_thread(self._sandbox.live, self._tenant, list(self._through))
-        found.bytes += live.bytes
+        found = await self._collected(exported, is_dry=True)
+        if is_here:
+            live = await asyncio.to_thread(self._sandbox.live, self._tenant, list(self._through))
+            found.bytes += live.bytes
         return found
 
     def _is_erased(self, row: RunRow) -> bool:
         return row.ordinal <= self._through.get(row.thread, 0)
 
-    async def _collected(self, *, is_dry: bool = False) -> LayersCollected:
+    async def _collected(
+        self, exported: ExportCollection | None, *, is_dry: bool = False
+    ) -> LayersCollected:
         about = frozenset(map(folder_name, self._through))
-        async with begun(self._sandbox, self._tenant) as collection:
-            named = await Named.read(self._engine.store, self._tenant, is_left_out=self._is_erased)
-            return await asyncio.to_thread(
-                lambda: collection.finish(
-                    named.snapshots, named.threads, about=about, is_dry=is_dry
+        done = LayersCollected(is_dry=is_dry)
+        if await asyncio.to_thread(self._sandbox.has_tenant, self._tenant):
+            async with begun(self._sandbox, self._tenant) as collection:
+                named = await self._named()
+                done = await asyncio.to_thread(
+                    lambda: collection.finish(
+                        named.snapshots, named.threads, about=about, is_dry=is_dry
+                    )
                 )
+        if exported is not None:
+            done.exports = await collect_exported(
+                exported, await self._named(), through=self._through, is_dry=is_dry
             )
+        return done
+
+    async def _named(self) -> Named:
+        return await Named.read(self._engine.store, self._tenant, is_left_out=self._is_erased)
 
     async def search(self, pieces: list[bytes]) -> None:
         """Look for pieces of the files, and of what journals held, in the folder."""
@@ -156,6 +212,8 @@ async def preview_files(runtime: Runtime, sandbox: Kept, preview: ErasurePreview
     found = await SandboxErasing(runtime, sandbox, tenant, through).preview()
     preview.layers, preview.sandbox_bytes = found.layers, found.bytes
     preview.remains += [_remaining(name) for name in found.remaining]
+    preview.exported = 0 if found.exports is None else found.exports.manifests
+    preview.remains += _remaining_exports(found.exports)
 
 
 def _remaining(layer: str) -> Remaining:
@@ -167,9 +225,27 @@ def _remaining(layer: str) -> Remaining:
     return Remaining("sandbox_layer", layer, why)
 
 
+def _remaining_exports(done: ExportsCollected | None) -> list[Remaining]:
+    why = (
+        "an exported layer that one of the threads took, and that exports of another thread, or "
+        "of a run that began later, stand on: it goes with the first collection after that needs "
+        "it no more"
+    )
+    return [Remaining("sandbox_export", name, why) for name in done.remaining] if done else []
+
+
+NO_PLACE = (
+    "exports of the threads' sandboxes, if there are any, as no place was named: --sandbox-export "
+    "URL, or afterwards: perdure sandbox collect FOLDER --export URL"
+)
+
+
 def files_left(done: SandboxErased, *, snapshots: int) -> list[Remaining]:
     """Return what an erasure left of the files of sandboxes; `snapshots`: that journals named."""
     found = [_remaining(name) for name in done.remaining]
+    found += _remaining_exports(done.exports)
+    if snapshots and done.exports is None:
+        found.append(Remaining("sandbox_export", "", NO_PLACE))
     if snapshots and not (done.threads or done.layers or done.remaining):
         why = (
             "journals name snapshots of files, and this folder had none of these threads: "

@@ -100,6 +100,7 @@ class ErasurePreview(Struct, kw_only=True):
         under_way: ids of erasures that were begun, and that it would finish.
         layers: snapshots of sandboxes, where a folder was named; garbage of others among them.
         sandbox_bytes: that those and the live files take.
+        exported: exported layers of sandboxes, where a place was named.
     """
 
     tenant: str
@@ -122,6 +123,7 @@ class ErasurePreview(Struct, kw_only=True):
     under_way: list[str] = []
     layers: int = 0
     sandbox_bytes: int = 0
+    exported: int = 0
 
     @property
     def all_threads(self) -> list[str]:

@@ -92,6 +92,8 @@ def receipt_json(receipt: Receipt) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(receipt)
     if receipt.sandbox is None:
         del found["sandbox"]  # as in receipts of before, whose signatures don't cover it
+    elif receipt.sandbox.exports is None:
+        del found["sandbox"]["exports"]  # the same
     return found
 
 

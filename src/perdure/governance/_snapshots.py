@@ -6,9 +6,10 @@ before anything is removed: nobody knows what it names.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 from perdure.codec import decode_record, is_erased, split_frame
 from perdure.engine import Runtime
@@ -17,7 +18,15 @@ from perdure.governance._verify import frames_of
 from perdure.ids import TenantId
 from perdure.model import FrameRow, RunRow
 from perdure.model import records as rec
-from perdure.sandbox import Collection, Kept, LayersCollected, folder_name
+from perdure.sandbox import (
+    Collection,
+    ExportCollection,
+    ExportsCollected,
+    Kept,
+    LayersCollected,
+    Taker,
+    folder_name,
+)
 from perdure.store.api import Store
 
 FrameId = tuple[str, int]
@@ -48,7 +57,12 @@ class Named:
     def __init__(self) -> None:
         """Name nothing yet."""
         self.snapshots: set[str] = set()
-        self.threads: set[str] = set()
+        self.takers: dict[str, Taker] = {}
+
+    @property
+    def threads(self) -> set[str]:
+        """The folders of all threads."""
+        return {*self.takers}
 
     @classmethod
     async def read(
@@ -71,8 +85,17 @@ class Named:
             StoreCorrupt, DecodeFailed: one can't be read.
         """
         named = cls()
+        held: dict[str, dict[int, int]] = {}
         async for row in runs_of(store, tenant):
-            named.threads.add(folder_name(row.thread))
+            name = folder_name(row.thread)
+            if name not in held:
+                held[name] = {}
+                thread = await store.read_thread(tenant, row.thread)
+                erased = 0 if thread is None else thread.erased
+                named.takers[name] = Taker(erased=erased, held=held[name])
+            # Before the journal: whoever has lost the run by now adds nothing to it any more.
+            if not row.status.is_final:
+                held[name][row.ordinal] = row.token
             if not is_left_out(row):
                 await named._run(store, row, gone)
         return named
@@ -81,6 +104,34 @@ class Named:
         async for frame in frames_of(store, row.run_id, 1):
             if not is_erased(frame.body) and (row.run_id, frame.first_seq) not in gone:
                 self.snapshots.update(snapshots_in(frame))
+
+
+async def collect_exported(
+    collection: ExportCollection | None,
+    named: Named,
+    *,
+    through: Mapping[str, int] = MappingProxyType({}),
+    is_dry: bool,
+) -> ExportsCollected | None:
+    """Remove what of a tenant's exports nothing needs; None: nothing is exported.
+
+    Args:
+        collection: that was begun before the journals were read.
+        named: what they name.
+        through: threads that are being erased, with the newest run of each that is.
+        is_dry: count only.
+    """
+    if collection is None:
+        return None
+    takers = dict(named.takers)
+    for thread, ordinal in through.items():
+        name = folder_name(thread)
+        held = takers[name].held if name in takers else {}
+        takers[name] = Taker(erased=ordinal, held=held)
+    about = frozenset(map(folder_name, through))
+    return await asyncio.to_thread(
+        lambda: collection.finish(named.snapshots, takers, about=about, is_dry=is_dry)
+    )
 
 
 @asynccontextmanager
@@ -104,7 +155,8 @@ async def collect_snapshots(
 ) -> LayersCollected:
     """Remove the snapshots of a tenant that no journal names, and what only those had.
 
-    Live files of threads that were erased, without this folder, go too.
+    Live files of threads that were erased, without this folder, go too; and where the sandboxes
+    export to a place, what is there and nothing needs.
 
     Runs may be started and executed meanwhile, on the same folder too. May be stopped at any time,
     and started again.
@@ -119,7 +171,7 @@ async def collect_snapshots(
     Raises:
         StoreCorrupt, DecodeFailed: a journal or a layer can't be read; nothing was removed.
         StoreLocked: somebody else collects of this tenant; nothing was removed.
-        StoreError: the disk cannot serve.
+        StoreError: the disk, or the place of exports, cannot serve.
 
     Durability: what is removed is gone when this returns. Idempotent: yes.
     """
@@ -128,8 +180,12 @@ async def collect_snapshots(
     if tenant is None:
         tenants = {row.tenant async for row in runs_of(runtime.engine.store, None)}
     for owner in sorted(tenants):
+        exported = await sandbox.export_collection(owner)
         if await asyncio.to_thread(sandbox.has_tenant, owner):
             done.add(await _collect(runtime, sandbox, owner, is_dry=dry_run, gone=gone))
+        if exported is not None:
+            named = await Named.read(runtime.engine.store, owner, gone=gone)
+            done.add_exported(await collect_exported(exported, named, is_dry=dry_run))
     return done
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from perdure.clock import IdSource
 from perdure.sandbox._cells import Cell
+from perdure.sandbox._disk import read_note
 
 MOUNT = Path("/sys/fs/cgroup")
 PREFIX = "perdure-"
@@ -41,10 +42,18 @@ class Group(Struct, frozen=True):
         for folder in self.folders:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError):
-                    words = (folder / name).read_text(encoding="ascii").split()
+                    words = read_note(f"{folder}/{name}").split()
                     counts = dict(zip(words[::2], words[1::2], strict=False))
                     return int(counts.get("oom_kill", 0))
         return 0
+
+    def pids(self) -> list[int]:
+        """Return the processes in it, as the host sees them; of no folder: none."""
+        found: list[int] = []
+        for folder, _folders, _files in os.walk(self.folders[0]) if self.folders else ():
+            with contextlib.suppress(OSError):
+                found += map(int, Path(folder, "cgroup.procs").read_text(encoding="ascii").split())
+        return found
 
     def remove(self) -> None:
         """Remove the group; its processes have ended."""
@@ -63,6 +72,7 @@ class Cgroups:
         self._ids = ids
         self.version, self._parents = _found()
         self._cells = _found_cells()
+        self._files: dict[Path, list[str]] = {}
         for parent in self._parents:
             _remove_left(parent)
         if self._cells is not None:
@@ -96,15 +106,24 @@ class Cgroups:
                 "cpu.max": f"{quota} {PERIOD_US}",
                 "cpu.cfs_quota_us": quota,
             }
-            for file, value in settings.items():
-                if (folder / file).exists():
-                    (folder / file).write_text(str(value), encoding="ascii")
+            if parent not in self._files:
+                self._files[parent] = [file for file in settings if (folder / file).exists()]
+            for file in self._files[parent]:
+                _put(f"{folder}/{file}", str(settings[file]))
         cell = None
         if is_staying and self._cells is not None:
             version, parent = self._cells
             cell = Cell(parent / name / "live", version)
             cell.make()
         return Group(tuple(folders), cell)
+
+
+def _put(path: str, value: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, value.encode("ascii"))
+    finally:
+        os.close(descriptor)
 
 
 def _found() -> tuple[int, list[Path]]:

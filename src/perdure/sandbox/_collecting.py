@@ -33,12 +33,14 @@ from msgspec import Struct
 
 from perdure.clock import Probe
 from perdure.errors import StoreCorrupt
-from perdure.sandbox._disk import acquire, clear_staging, disk_errors, sync_names
+from perdure.sandbox._disk import acquire, clear_staging, disk_errors, read_note, sync_names
 from perdure.sandbox._forgetting import collect_cut_off
-from perdure.sandbox._layers import SQUASHED, is_id, taken_by
+from perdure.sandbox._layers import SQUASHED, is_id, is_layer, taken_by
 from perdure.sandbox._made import Layer, read
 from perdure.sandbox._measure import measure
 from perdure.sandbox._standing import gate, standing_of
+from perdure.sandbox._untold import UNTOLD, give_second_name, untold
+from perdure.sandbox.export._collecting import ExportsCollected
 
 GOING = "going"
 """Folder of what is being removed."""
@@ -55,6 +57,7 @@ class LayersCollected(Struct, kw_only=True):
         unknown: layers that nothing known needs, and that stay, as a thread took them (or may have)
             that is none of the store's: it was used by hand, or by another store.
         is_dry: whether they were counted only.
+        exports: what became of what is exported; None: nothing is.
     """
 
     layers: int = 0
@@ -63,6 +66,7 @@ class LayersCollected(Struct, kw_only=True):
     remaining: list[str] = []
     unknown: int = 0
     is_dry: bool = False
+    exports: ExportsCollected | None = None
 
     def add(self, other: "LayersCollected") -> None:
         """Add what was done for another tenant."""
@@ -71,6 +75,13 @@ class LayersCollected(Struct, kw_only=True):
         self.kept += other.kept
         self.unknown += other.unknown
         self.remaining = self.remaining + other.remaining
+        self.add_exported(other.exports)
+
+    def add_exported(self, other: ExportsCollected | None) -> None:
+        """Add what became of what another tenant exported."""
+        if other is not None:
+            self.exports = self.exports or ExportsCollected(is_dry=self.is_dry)
+            self.exports.add(other)
 
 
 def folders_in(folder: Path) -> Iterator[Path]:
@@ -117,7 +128,12 @@ class LayerCollection:
 
     def _present(self) -> set[str]:
         names = (path.name for path in folders_in(self._folder / "layers"))
-        return {name for name in names if is_id(name)}
+        return {name for name in names if is_layer(name)}
+
+    def _name_told(self, named: set[str]) -> None:
+        """Give layers that somebody was told of the name that they lost with the power."""
+        for name in named & {each.removeprefix(UNTOLD) for each in self._present()}:
+            give_second_name(name, self._folder / "layers")
 
     def _threads(self) -> list[Path]:
         return [*folders_in(self._folder / "threads")]
@@ -129,7 +145,7 @@ class LayerCollection:
             # In this order: what is not announced any more is the head, or below it.
             found += [(thread.name, name) for name in taken_by(thread)]
             with suppress(FileNotFoundError):
-                found.append((thread.name, (thread / "head").read_text(encoding="ascii")))
+                found.append((thread.name, read_note(f"{thread}/head")))
         return found
 
     def finish(
@@ -158,8 +174,11 @@ class LayerCollection:
         """
         with disk_errors("collect the layers of", self._folder):
             with gate(self._folder, is_shared=is_dry):
+                roots = {*named}
+                if not is_dry:
+                    self._name_told(roots)
                 present = self._present()
-                needed = self._needed(present, named, about if is_dry else frozenset())
+                needed = self._needed(present, roots, about if is_dry else frozenset())
                 garbage = (present & self._listed) - needed
                 mine = self._taken_by(garbage, threads)
                 done = LayersCollected(
@@ -183,15 +202,15 @@ class LayerCollection:
 
     # -- what is needed ----------------------------------------------------------------------------
 
-    def _needed(
-        self, present: set[str], named: Iterable[str], left_out: frozenset[str]
-    ) -> set[str]:
+    def _needed(self, present: set[str], named: set[str], left_out: frozenset[str]) -> set[str]:
         """Return the layers that roots stand on; threads that are left out need nothing."""
         heads = [*self._heads, *self._heads_now()]
-        roots = {head for thread, head in heads if thread not in left_out}
-        roots |= {*named, *(present - self._listed)}
-        needed: set[str] = set()
-        for root in roots:
+        roots = named | {head for thread, head in heads if thread not in left_out}
+        # What is being taken is not looked into, as it may get its second name meanwhile: what it
+        # stands on is what its thread stands on.
+        needed = {name for name in present - self._listed if not is_id(name)}
+        needed |= {untold(root) for root in roots} & present
+        for root in roots | (present - self._listed - needed):
             current = root
             while current in present and current not in needed:
                 needed.add(current)

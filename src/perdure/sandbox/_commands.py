@@ -18,6 +18,7 @@ from perdure.sandbox._live import Live
 from perdure.sandbox._lock import Lock
 from perdure.sandbox._prepared import Prepared, bounds_of
 from perdure.sandbox._processes import Process
+from perdure.sandbox._resting import Resting
 from perdure.sandbox._states import Keeper, States
 from perdure.sandbox._story import Snapshot, snapshot_of
 from perdure.sandbox._trees import Tree
@@ -69,16 +70,19 @@ class IsolatedSandbox(Exported):
         self._next = Prepared(backend, ground, self._gate, is_staying=backend.is_live)
         self._live = Live(backend)
         self._states = States(backend, ground, self._next, self._live)
+        self._resting = Resting(ground, self._gate, self._end_for)
         self._is_new = True
 
     async def close(self) -> None:
         """End what is alive in it or waits; the files stay as they are. Idempotent."""
         async with self._gate:
             self._next.stop()
+            self._resting.stop()
             await self._next.drop()
             known = self._live.known
             if await self._live.end():
                 self._live.lose(known)
+            await asyncio.to_thread(self._ground.sweep, is_waited_for=True)
 
     # -- what agents do ----------------------------------------------------------------------------
 
@@ -111,6 +115,33 @@ class IsolatedSandbox(Exported):
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         limits = limits or self._backend.limits
         ended, is_out = await self._turn("run", argv, env or {}, cwd, given, limits)
+        return as_ran(ended, is_out_of_memory=is_out, lost=self._live.tell())
+
+    async def python(
+        self,
+        code: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = HOME,
+        limits: Limits | None = None,
+    ) -> Ran:
+        """Run a program by the sandbox's `python3`, as `python3 -` does, to its end.
+
+        It begins sooner than by `run` from the second one on: between two, a Python waits in the
+        next tree. Where the sandbox has changed what `python3` is, or with `env`, it is started as
+        by `run`.
+
+        Args:
+            code: the program; it has no other standard input.
+            env: variables beside those that every command has.
+            cwd: folder in the sandbox.
+            limits: instead of the backend's.
+
+        Raises: as `run`. Cancel-safe: as `run`.
+        """
+        given = code.encode("utf-8", "surrogateescape")
+        limits = limits or self._backend.limits
+        ended, is_out = await self._turn("python", ["python3", "-"], env or {}, cwd, given, limits)
         return as_ran(ended, is_out_of_memory=is_out, lost=self._live.tell())
 
     async def read(self, path: str, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bytes:
@@ -199,7 +230,8 @@ class IsolatedSandbox(Exported):
         state = next((each for each in ran.services if each.name == name), None)
         if state is None or not state.is_up:
             await self._put_services(before)
-        return state or ServiceState(name=name, reason="its settings can't be taken")
+        why = f"the command that tried it was killed: {ran.killed_by}" if ran.killed_by else ""
+        return state or ServiceState(name=name, reason=why or "its settings can't be taken")
 
     async def stop_service(self, name: str) -> bool:
         """Have a service up no more; return whether there was one."""
@@ -297,14 +329,26 @@ class IsolatedSandbox(Exported):
                 self._is_new = False
             if self._backend.is_live:
                 return await self._in_live_tree(order, limits)
-            tree, lock = await self._tree_and_lock(limits)
-            try:
-                ended = await self._executed(tree, order, lock)
-            finally:
-                lock.close()
-            self._limits = limits
-            self._next.soon(limits)
+            return await self._in_new_tree(act, order, limits)
+
+    async def _in_new_tree(
+        self, act: str, order: Order, limits: Limits, *, is_again: bool = False
+    ) -> tuple[Ended, bool]:
+        tree, lock = await self._tree_and_lock(limits)
+        try:
+            ended = await self._executed(tree, order, lock)
+        except UsageError:
+            if is_again or not tree.never_began:
+                raise
+        else:
             return ended, tree.memory_kills > 0
+        finally:  # also where nothing could be executed: another command will come
+            lock.close()
+            self._limits = limits
+            self._next.note(is_python=act == "python")
+            self._next.soon(limits)
+        # Somebody killed it, or the spare that it was built of, and nothing was executed.
+        return await self._in_new_tree(act, order, limits, is_again=True)
 
     async def _tree_and_lock(self, limits: Limits) -> tuple[Tree, Lock]:
         """Return a tree that has executed nothing, and the lock that it is to have."""
@@ -324,14 +368,24 @@ class IsolatedSandbox(Exported):
 
     async def _executed(self, tree: Tree, order: Order, lock: Lock | None) -> Ended:
         """Execute a command, and look meanwhile at how much room it takes."""
-        watch = self._ground.watch()
+        self._resting.stop()
+        try:
+            watch = await self._ground.watch(tree)
+        except BaseException:
+            if order.is_last:
+                await self._backend.end(tree)
+            raise
         try:
             order = structs.replace(order, full=watch.full)
             return await self._backend.execute(tree, order, lock)
         finally:
             watch.end()
+            if not order.is_last:
+                self._resting.begin(tree)
 
-    async def _in_live_tree(self, order: Order, limits: Limits) -> tuple[Ended, bool]:
+    async def _in_live_tree(
+        self, order: Order, limits: Limits, *, is_again: bool = False
+    ) -> tuple[Ended, bool]:
         tree, lock = self._live.tree, None
         if tree is None:
             tree, lock = await self._tree_and_lock(limits)
@@ -339,15 +393,27 @@ class IsolatedSandbox(Exported):
         try:
             kills = tree.group.memory_kills()
             with self._live.command(tree) as (groups, stop):
-                order = structs.replace(order, is_last=False, groups=groups, stop=stop)
-                ended = await self._executed(tree, order, lock)
+                alive = structs.replace(order, is_last=False, groups=groups, stop=stop)
+                ended = await self._executed(tree, alive, lock)
             self._live.ended(tree, ended)
             return ended, max(tree.group.memory_kills(), tree.memory_kills) > kills
+        except UsageError:
+            if is_again or not tree.never_began:
+                raise
         finally:
             if lock is not None:
                 lock.close()
             if not tree.has_lock:
                 await self._live.end()  # it was never begun
+        return await self._in_live_tree(order, limits, is_again=True)
+
+    async def _end_for(self, tree: Tree, why: str) -> None:
+        """End a tree that goes on between commands, for a reason; for who has the gate."""
+        if self._live.tree is tree:
+            await asyncio.to_thread(self._live.look, tree)
+            known = self._live.known
+            await self._live.end()
+            self._live.lose(known, why)
 
     # -- what the engine does ----------------------------------------------------------------------
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from threading import Event
 
 from perdure.errors import PerdureError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
-from perdure.sandbox.limits import LOCK_STEP_S, LOCK_WAIT_S
+from perdure.sandbox.limits import LOCK_STEP_S, LOCK_WAIT_S, NOTE_BYTES_MAX
 
 BLOCK_BYTES = 512
 """Unit of `st_blocks`, whatever the file system's block is."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+ASIDE = "aside"
+"""Folder of a sandbox's: what is going to be removed, see `set_aside`."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -76,6 +79,63 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
+def read_note(path: str | Path) -> str:
+    """Return what a short file says, in ASCII: a tenth of what `Path.read_text` takes.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is longer than `NOTE_BYTES_MAX`, or something else than text.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = os.read(descriptor, NOTE_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > NOTE_BYTES_MAX:
+        msg = f"{path} has more than {NOTE_BYTES_MAX} bytes"
+        raise ValueError(msg)
+    return content.decode("ascii")
+
+
+def put_note(path: str | Path, content: str) -> None:
+    """Write a short file whole, beside itself first: for who is the only one to write it."""
+    fresh = f"{path}.new"
+    with open(fresh, "wb", buffering=0) as file:  # noqa: PTH123  # several for each snapshot
+        _write_all(file.fileno(), content.encode("ascii"))
+    os.replace(fresh, path)  # noqa: PTH105  # as above
+
+
+def read_link_note(path: str | Path) -> str:
+    """Return what a link says, or a short file; raises as `read_note`."""
+    try:
+        return os.readlink(path)  # noqa: PTH115  # several for each snapshot
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file, of before
+        return read_note(path)
+
+
+def put_link_note(path: str | Path, content: str) -> None:
+    """Write some bytes whole, as where a link leads that nobody follows.
+
+    Such a link has no blocks of its own: replacing a file by another has the new one written out,
+    and frees the blocks of the old one, which takes ten times what all else of this does.
+    """
+    fresh = f"{path}.new"
+    try:
+        os.symlink(content, fresh)  # noqa: PTH211  # as above
+    except FileExistsError:  # of a process that was killed
+        os.unlink(fresh)  # noqa: PTH108  # as above
+        os.symlink(content, fresh)  # noqa: PTH211  # as above
+    os.replace(fresh, path)  # noqa: PTH105  # as above
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
 def put_file(path: Path, content: bytes, *, staging: Path, fsync: bool) -> None:
     """Write a whole file: afterwards and after a kill the old content is there or the new one.
 
@@ -85,13 +145,12 @@ def put_file(path: Path, content: bytes, *, staging: Path, fsync: bool) -> None:
         staging: a folder on the same file system that nobody else uses now.
         fsync: make the content durable before the name is there.
     """
-    temporary = staging / path.name
-    with temporary.open("wb") as file:
-        file.write(content)
+    temporary = f"{staging}/{path.name}"
+    with open(temporary, "wb", buffering=0) as file:  # noqa: PTH123  # several for each snapshot
+        _write_all(file.fileno(), content)
         if fsync:
-            file.flush()
             os.fsync(file.fileno())
-    temporary.replace(path)
+    os.replace(temporary, path)  # noqa: PTH105  # as above
 
 
 def clear_staging(staging: Path) -> int:
@@ -139,6 +198,43 @@ def remove_folder(folder: Path, staging: Path) -> int:
     return freed
 
 
+def set_aside(path: Path, aside: Path) -> None:
+    """Move a file or folder to where `sweep` removes it: one renaming, whatever it holds.
+
+    For a holder of the sandbox's lock; a removal may be under way, which uses other names.
+    """
+    if not os.path.isdir(aside):  # noqa: PTH112  # for each use, and each snapshot dropped
+        aside.mkdir(mode=0o700, exist_ok=True)
+    path.rename(_free_name(aside, count(), "aside"))
+
+
+def sweep(aside: Path, *, is_waited_for: bool = False) -> int:
+    """Remove what was set aside; nothing if somebody else is removing it.
+
+    Args:
+        aside: the folder.
+        is_waited_for: not to return before all is removed that is there now.
+
+    Returns:
+        Bytes that this made free.
+
+    Raises:
+        StoreLocked: somebody else was removing it for `LOCK_WAIT_S`.
+    """
+    try:
+        removing = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        if _try_lock(removing) or (is_waited_for and _wait_for_lock(removing, None)):
+            return clear_staging(aside)
+        if is_waited_for:
+            raise busy(aside)
+        return 0
+    finally:
+        os.close(removing)
+
+
 def _unlink(entry: os.DirEntry[str]) -> int:
     """Remove a file; return how many bytes that makes free."""
     status = entry.stat(follow_symlinks=False)
@@ -146,8 +242,9 @@ def _unlink(entry: os.DirEntry[str]) -> int:
     return status.st_blocks * BLOCK_BYTES if status.st_nlink == 1 else 0
 
 
-def _free_name(staging: Path, unique: Iterator[int]) -> Path:
-    return next(path for n in unique if not (path := staging / f"removed-{n}").exists())
+def _free_name(staging: Path, unique: Iterator[int], name: str = "removed") -> Path:
+    paths = (f"{staging}/{name}-{n}" for n in unique)
+    return next(Path(path) for path in paths if not os.path.lexists(path))
 
 
 @contextmanager

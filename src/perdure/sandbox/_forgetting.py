@@ -12,7 +12,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from perdure.errors import LeaseLost, StoreLocked
-from perdure.sandbox._disk import acquire_now, clear_staging, disk_errors, locked, make_folder
+from perdure.sandbox._disk import (
+    ASIDE,
+    acquire_now,
+    clear_staging,
+    disk_errors,
+    locked,
+    make_folder,
+    sweep,
+)
 from perdure.sandbox._lock import hold, seen
 
 KEPT = {"lock", "fence"}
@@ -100,15 +108,17 @@ def _forget_notes(tenant: Path) -> int:
 
 def _forget_left(folder: Path) -> Forgotten:
     """Remove what the sandbox of before left to be removed: a newer run has begun with the base."""
+    freed = 0
     try:
         lock = hold(folder, None)
-    except StoreLocked:  # a command is running: that is removed before one begins
-        return Forgotten(is_used=True)
-    try:
-        freed = sum(clear_staging(folder / name) for name in ("staging", "work"))
-    finally:
-        lock.close()
-    return Forgotten(bytes=freed, is_used=True)
+    except StoreLocked:  # a command is running: that was set aside before it began
+        pass
+    else:
+        try:
+            freed = sum(clear_staging(folder / name) for name in ("staging", "work"))
+        finally:
+            lock.close()
+    return Forgotten(bytes=freed + sweep(folder / ASIDE, is_waited_for=True), is_used=True)
 
 
 def _remove_all(folder: Path) -> int:

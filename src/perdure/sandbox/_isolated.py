@@ -7,25 +7,26 @@ folder, and a rollback forgets one. The next tree is built in advance, see `_pre
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perdure.clock import Services, system_services
 from perdure.errors import SandboxUnstoppable, SettingInvalid, UsageError
-from perdure.sandbox._cgroups import Cgroups
+from perdure.sandbox._cgroups import Cgroups, Group
 from perdure.sandbox._commands import IsolatedSandbox
 from perdure.sandbox._criu import usable
 from perdure.sandbox._disk import disk_errors, locked, make_folder, put_file
 from perdure.sandbox._ground import Ground
 from perdure.sandbox._keeping import LayersKept
 from perdure.sandbox._kept import KeptSandbox
-from perdure.sandbox._launching import Ended, Launcher, NotBegun, Order, SetUpFailed
+from perdure.sandbox._launching import Ended, Launcher, NoFolder, NotBegun, Order, SetUpFailed
 from perdure.sandbox._layers import Layers
 from perdure.sandbox._lock import Fence, Lock
 from perdure.sandbox._made import made_here
 from perdure.sandbox._names import folder_name
 from perdure.sandbox._network import PORT, Network, WayOut
 from perdure.sandbox._prepared import Prepared
+from perdure.sandbox._python import checked_warm, template_of
 from perdure.sandbox._room import checked_room
 from perdure.sandbox._skeleton import make_skeleton, parts_of_host
 from perdure.sandbox._standing import User
@@ -39,6 +40,7 @@ from perdure.sandbox._turns import (
 )
 from perdure.sandbox.export import (
     Base,
+    ExportCollection,
     Exports,
     ObjectStore,
     Tally,
@@ -69,8 +71,8 @@ OVERLAY = {
 """Options of the overlays. Volatile: syncing at each unmount would cost a millisecond and promise
 nothing, as a snapshot syncs; it needs a scratch folder that is new for each mount."""
 
-NS, USERNS = "ns", "userns"
-"""Drivers: namespaces made by root, or by any user in a user namespace of its own."""
+NS, USERNS, PLAIN = "ns", "userns", "plain"
+"""Drivers: namespaces made by root, or by any user in a user namespace of its own; none at all."""
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -91,6 +93,7 @@ class IsolatedSandboxes(LayersKept):
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         network: Network | None = None,
+        warm: Iterable[str] = (),
         prepared: int = PREPARED,
         live: bool = False,
         bytes_max: int = SANDBOX_BYTES_MAX,
@@ -112,6 +115,8 @@ class IsolatedSandboxes(LayersKept):
             limits: of every turn, unless a call says otherwise.
             network: which hosts commands may reach; None: none.
             prepared: how many sandboxes may have their next process tree built in advance; 0: none.
+            warm: modules of the standard library that a Python imports which waits for the next
+                program of `python()`; see docs/sandbox.md.
             live: processes that a command leaves go on until the sandbox is restored or closed.
             bytes_max: what a sandbox may take on the disk; a command that takes more is killed.
             files_max: the same in files and folders.
@@ -161,6 +166,7 @@ class IsolatedSandboxes(LayersKept):
         self._launcher = Launcher()
         self._cgroups = Cgroups(self.services.ids)
         self.prepared = prepared if criu is None else 0
+        self._warm = checked_warm(warm)
         self.is_live = live and criu is None
         self._criu = None if criu is None else usable(str(criu))
         if (live or criu is not None) and not self._cgroups.can_freeze:
@@ -172,6 +178,8 @@ class IsolatedSandboxes(LayersKept):
             )
             raise SandboxUnstoppable(msg)
         self.closings = 0
+        self.wishes: list[Prepared] = []
+        self.is_building = False
         self._waiting: list[Prepared] = []
         self.room = checked_room(bytes_max, files_max)
         self._user = User(self.root, self.services.ids.new("u", self.services.clock.now_us()))
@@ -185,7 +193,11 @@ class IsolatedSandboxes(LayersKept):
         if self.exports is not None:
             self.exports.stop()
         self.closings += 1
+        self.is_building = False
+        self.wishes = []
         self._launcher.close()
+        for each in self._waiting:
+            each.stop()
         self._waiting.clear()
         self._user.end()
 
@@ -260,6 +272,12 @@ class IsolatedSandboxes(LayersKept):
                     total.known += 1
         return done, total
 
+    async def export_collection(self, tenant: str) -> ExportCollection | None:
+        """Begin a collection of what a tenant exported; None: it exported nothing, or no place."""
+        if self.exports is None:
+            return None
+        return await self.exports.collection(self.tenant(folder_name(tenant)))
+
     def tenants(self) -> list[str]:
         """Return the names of the folders of all tenants."""
         folder = self.root / "tenants"
@@ -271,7 +289,11 @@ class IsolatedSandboxes(LayersKept):
         Raises:
             UsageError: nothing does; says which step failed.
         """
-        await self.open("perdure", "probe").run(["true"])
+        sandbox = self.open("perdure", "probe")
+        try:
+            await sandbox.run(["true"])
+        finally:
+            await sandbox.close()
         return Capabilities(
             driver=self._driver,
             landlock=landlock.version() if self._criu is None else 0,
@@ -341,19 +363,43 @@ class IsolatedSandboxes(LayersKept):
             StoreUnavailable: the launcher can't be started.
         """
         scratch, spec = ground.spec(self.parts, list(self._show.items()))
-        group = self._cgroups.make(
-            memory_bytes=limits.memory_bytes,
-            processes=limits.processes,
-            cores=limits.cores,
-            is_staying=is_staying,
-        )
+
+        def make() -> Group:
+            """Make groups with the limits."""
+            return self._cgroups.make(
+                memory_bytes=limits.memory_bytes,
+                processes=limits.processes,
+                cores=limits.cores,
+                is_staying=is_staying,
+            )
+
+        has_images = "criu" in (more or {})
+        kind = (limits.memory_bytes, limits.processes, limits.cores, is_staying)
+        spare = None if has_images else self._launcher.spare(kind)
+        group = make() if spare is None else spare.group
         spec |= {"scratch": scratch, "is_staying": is_staying, "landlock": True}
         spec |= {"cgroups": group.entrances, "rlimits": rlimits(limits, group)}
         spec["port"] = 0 if self.network is None else PORT
         spec["options"] = OVERLAY if self._is_root else {**OVERLAY, "userxattr": ""}
         spec |= more or {}
         way_out = None if self.network is None else WayOut(self.network)
-        return await self._launcher.build(spec, group, lock, way_out=way_out)
+        if spare is None:
+            tree = await self._launcher.build(spec, group, lock, way_out=way_out)
+        else:
+            tree = await self._launcher.claim(spare, spec, lock, way_out=way_out)
+        if not has_images:
+            self._launcher.begin_spare(kind, make, is_rootless=not self._is_root)
+        return tree
+
+    def template(self, ground: Ground) -> Mapping[str, object]:
+        """Return what is to be told of a Python that waits in a tree; for a holder of the lock.
+
+        Empty: there is to be none, as the sandbox has changed what a Python is.
+        """
+        with disk_errors("look at", ground.folder):
+            folders = ground.folders([at for at, _base in self.parts])
+            told = template_of(folders, self.variables({}), self._warm)
+        return {} if told is None else {"python": told}
 
     async def end(self, tree: Tree) -> None:
         """Kill a tree; return when no process of it is alive."""
@@ -376,12 +422,17 @@ class IsolatedSandboxes(LayersKept):
         """Execute a command in a tree; the lock is handed over.
 
         Raises:
-            UsageError: the sandbox could not be built, or has no room; nothing was executed.
+            UsageError: the sandbox could not be built, has no room, or not the folder to begin in;
+                nothing was executed.
         """
         try:
             return await self._launcher.execute(tree, order, lock)
         except SetUpFailed as error:
             raise refused(str(error)) from error
+        except NoFolder as error:
+            cwd = order.spec["cwd"]
+            msg = f"cwd={cwd!r} is no folder in the sandbox: {error}; nothing was executed"
+            raise UsageError(msg, cwd=cwd) from error
         except NotBegun as error:
             msg = (
                 f"the command can't be started: {error}; nothing was executed. What is alive in "
@@ -430,6 +481,11 @@ def _check_driver(driver: str | None, *, is_root: bool) -> None:
         msg = (
             f"the driver {USERNS} would give sandboxes root's own id: run the worker as another "
             f"user, or take {NS}"
+        )
+    elif driver == PLAIN:
+        msg = (
+            f"the driver {PLAIN} isolates nothing: it is TrustedSandboxes(root, trusted=True), and "
+            "nothing else becomes it"
         )
     else:
         msg = f"there is no driver {driver!r}, but {NS} (by root) and {USERNS} (by others)"

@@ -4,6 +4,7 @@ Nothing here executes anything, or needs the host to be able to: who prunes may 
 than who works, as long as the files are within reach.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -22,11 +23,12 @@ from perdure.sandbox._forgetting import (
     forget,
     forget_cut_off,
 )
-from perdure.sandbox._layers import is_id
+from perdure.sandbox._layers import is_layer
 from perdure.sandbox._made import read
 from perdure.sandbox._measure import Usage, measure
 from perdure.sandbox._names import folder_name
 from perdure.sandbox._search import sample, search
+from perdure.sandbox.export import ExportCollection
 from perdure.sandbox.limits import SEARCH_BYTES_MAX
 
 SHARED = ("layers", "blobs", "manifests")
@@ -64,6 +66,10 @@ class Kept(Protocol):
         """Begin a collection of a tenant that has sandboxes."""
         ...
 
+    async def export_collection(self, tenant: str) -> ExportCollection | None:
+        """Begin a collection of what a tenant exported; None: it exported nothing."""
+        ...
+
     def threads(self, tenant: str) -> set[str]:
         """Return the folders of threads that have something here."""
         ...
@@ -87,20 +93,30 @@ class Kept(Protocol):
         ...
 
 
-class _Keeping:
+class _Keeping(ABC):
     """What both backends have in common."""
 
     def __init__(self, root: Path, probe: Probe) -> None:
         self.root = root
         self.probe = probe
 
+    @abstractmethod
     def folder(self, tenant: str) -> Path:
         """Return a tenant's folder."""
-        raise NotImplementedError
 
     def has_tenant(self, tenant: str) -> bool:
         """Return whether a tenant has sandboxes here."""
         return (self.folder(tenant) / "threads").is_dir()
+
+    async def export_collection(self, tenant: str) -> ExportCollection | None:
+        """Begin a collection of what a tenant exported; None: it exported nothing.
+
+        Raises:
+            KeyMissing, SealBroken: the keys are not those of the exports that are there.
+            SnapshotNotDurable: the place can't serve, or is not the one that was exported to.
+        """
+        del tenant
+        return None
 
     def threads(self, tenant: str) -> set[str]:
         """Return the folders of threads that have something here, not only a lock and a fence."""
@@ -119,9 +135,9 @@ class _Keeping:
         """Remove the live files of a thread for good; see `forget`."""
         return forget(self.folder(tenant) / "threads" / folder_name(thread), through)
 
+    @abstractmethod
     def taken_by(self, tenant: str, threads: Iterable[str]) -> list[Path]:
         """Return the folders of what threads took, as far as that is written down."""
-        raise NotImplementedError
 
     def sampled(self, tenant: str, threads: Iterable[str]) -> list[bytes]:
         """Return the beginnings of some files of threads."""
@@ -183,7 +199,7 @@ class LayersKept(_Keeping):
         found = []
         for path in folders_in(self.folder(tenant) / "layers"):
             try:
-                if is_id(path.name) and read(path / "layer.json").thread in names:
+                if is_layer(path.name) and read(path / "layer.json").thread in names:
                     found.append(path)
             except (OSError, ValueError):
                 continue

@@ -70,11 +70,18 @@ class KeptSandbox(IsolatedSandbox):
         self._gone: list[tuple[Process, str]] = []
         self._untold: list[str] = []
         self._seen: tuple[Process, ...] = ()
+        self._brought: Tree | None = None  # what the images of a snapshot became
         self._answered = ""  # the snapshot whose processes were brought back, or named
 
     async def close(self) -> None:
         """End what lives; the files stay as they are. Idempotent."""
         async with self._gate:
+            await self._end()
+
+    async def _end_for(self, tree: Tree, why: str) -> None:
+        """End what goes on between commands, for a reason; for who has the gate."""
+        if self._tree is tree:
+            self._lose(self._seen, why)
             await self._end()
 
     # -- commands ----------------------------------------------------------------------------------
@@ -115,29 +122,45 @@ class KeptSandbox(IsolatedSandbox):
         limits: Limits,
     ) -> tuple[Ended, bool]:
         check(argv, env, given)
-        variables = self._backend.variables(env)
+        order = Order(
+            spec={
+                "act": act,
+                "argv": list(argv),
+                "env": self._backend.variables(env),
+                "cwd": cwd,
+            },
+            given=given,
+            keep_bytes=limits.output_bytes,
+            deadline_s=limits.deadline_s,
+            is_last=False,
+        )
         async with self._gate:
-            tree, lock = await self._standing(limits)
-            order = Order(
-                spec={"act": act, "argv": list(argv), "env": variables, "cwd": cwd},
-                given=given,
-                keep_bytes=limits.output_bytes,
-                deadline_s=limits.deadline_s,
-                is_last=False,
-            )
-            before = tree.group.memory_kills()
-            try:
-                with self._live.command(tree) as (groups, stop):
-                    order = structs.replace(order, groups=groups, stop=stop)
-                    ended = await self._executed(tree, order, lock)
-            finally:
-                if lock is not None:
-                    lock.close()
-                if not tree.has_lock:
-                    await self._end()  # it was never begun
+            return await self._in_tree(order, limits)
+
+    async def _in_tree(
+        self, order: Order, limits: Limits, *, is_again: bool = False
+    ) -> tuple[Ended, bool]:
+        tree, lock = await self._standing(limits)
+        before = tree.group.memory_kills()
+        try:
+            with self._live.command(tree) as (groups, stop):
+                ordered = structs.replace(order, groups=groups, stop=stop)
+                ended = await self._executed(tree, ordered, lock)
+        except UsageError:
+            if is_again or not tree.never_began:
+                raise
+        else:
             self._seen = tuple(Process(pid=pid, line=line) for pid, line in ended.left)
             kills = max(tree.memory_kills, tree.group.memory_kills())
             return ended, kills > before
+        finally:
+            if lock is not None:
+                lock.close()
+            if not tree.has_lock:  # it was never begun
+                if tree is self._brought:
+                    self._answered = ""  # it comes back once more, or is told as lost
+                await self._end()
+        return await self._in_tree(order, limits, is_again=True)
 
     async def _standing(self, limits: Limits) -> tuple[Tree, Lock | None]:
         """Return the tree, and the lock that it is to have if it was begun or brought back now."""
@@ -170,9 +193,11 @@ class KeptSandbox(IsolatedSandbox):
             folder = self._ground.layers.images(self._ground.layers.head(self._ground.folder))
             up = await asyncio.to_thread((folder / SERVICES).read_bytes)
             try:
-                return await self._begin(limits, lock, str(folder), json.decode(up))
+                self._brought = await self._begin(limits, lock, str(folder), json.decode(up))
             except SetUpFailed as failed:
                 reason = str(failed)
+            else:
+                return self._brought
         self._lose(layer.processes, reason)
         return None
 
@@ -206,6 +231,7 @@ class KeptSandbox(IsolatedSandbox):
                 self._untold.append(f"{each.told()} is not running any more: {reason}")
 
     async def _end(self) -> None:
+        self._resting.stop()
         tree, self._tree = self._tree, None
         self._seen = ()
         if tree is not None:

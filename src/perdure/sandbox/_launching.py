@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ from perdure.model.sandbox import Contact
 from perdure.sandbox._cgroups import Group
 from perdure.sandbox._lock import Lock
 from perdure.sandbox._network import WayOut
+from perdure.sandbox._packets import encoded, in_memory, is_sent, writable
 from perdure.sandbox._reading import Reading
-from perdure.sandbox._trees import Answer, Tree
-from perdure.sandbox.limits import CRIU_S, KILL_AGAIN_S, LAUNCHER_STOP_S
+from perdure.sandbox._trees import Answer, Tree, packet_of
+from perdure.sandbox.limits import CRIU_S, KILL_AGAIN_S, LAUNCHER_STOP_S, STOP_ROUNDS
 
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from inside.launcher import main; main()"
-_PACKET_BYTES_MAX = 1 << 17
 
 
 class Ended(Struct, frozen=True, kw_only=True):
@@ -86,6 +87,10 @@ class NotBegun(Exception):
     """The tree had no room for the command; nothing was executed. For the callers in this room."""
 
 
+class NoFolder(Exception):
+    """The folder to begin in is none; nothing was executed. For the callers in this room."""
+
+
 class Launcher:
     """A launcher process, started at the first turn; for one event loop."""
 
@@ -97,6 +102,7 @@ class Launcher:
         self._trees: dict[int, Tree] = {}
         self._dumping: dict[int, Tree] = {}
         self._count = 0
+        self._spare: tuple[object, Tree] | None = None
 
     def close(self) -> None:
         """Kill every tree and the launcher. Idempotent; a later request starts a new one."""
@@ -112,6 +118,7 @@ class Launcher:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._spare = None
         trees, self._trees = self._trees, {}
         for tree in trees.values():
             tree.end("the launcher of sandboxes ended")
@@ -147,12 +154,10 @@ class Launcher:
         channel = self._channel
         if channel is None:
             return
-        try:
-            packet, handed, _flags, _address = socket.recv_fds(channel, _PACKET_BYTES_MAX, 1)
-        except BlockingIOError:
+        received = packet_of(channel)
+        if received is None:
             return
-        except OSError:
-            packet, handed = b"", []
+        packet, handed = received
         if not packet:
             self.close()
             return
@@ -188,7 +193,7 @@ class Launcher:
             self._count += 1
             tree = Tree(self._count, spec, group, way_out)
             self._trees[tree.number] = tree
-            told = _in_memory(_encoded(spec))
+            told = in_memory(encoded(spec))
             try:
                 request = {"id": tree.number, "tree": True}
                 await self._send(channel, request, [told, lock.descriptor])
@@ -198,6 +203,60 @@ class Launcher:
             group.remove()
             raise
         return tree
+
+    def spare(self, kind: object) -> Tree | None:
+        """Return the spare, for the caller; None: there is none of this kind.
+
+        One of another kind is ended.
+        """
+        found, self._spare = self._spare, None
+        if found is None or not found[1].is_alive or self._loop is not asyncio.get_running_loop():
+            return None
+        if found[0] != kind:
+            self.kill(found[1])
+            return None
+        return found[1]
+
+    async def claim(
+        self, tree: Tree, spec: dict[str, Any], lock: Lock, *, way_out: WayOut | None = None
+    ) -> Tree:
+        """Ask for a tree, of which a spare is the first process; as `build`."""
+        tree.spec, tree.way_out, tree.is_spare = spec, way_out, True
+        try:
+            channel = self._opened()
+            told = in_memory(encoded(spec))
+            try:
+                await self._send(
+                    channel, {"id": tree.number, "claim": True}, [told, lock.descriptor]
+                )
+            finally:
+                os.close(told)
+        except BaseException:
+            self.kill(tree)
+            raise
+        return tree
+
+    def begin_spare(self, kind: object, make: Callable[[], Group], *, is_rootless: bool) -> None:
+        """Have a spare: a first process that waits to be told what it is of, with its groups.
+
+        Entering a group takes several times what all else of a tree does, see decision 0039. It is
+        not waited for, and where there can be none there is none.
+
+        Args:
+            kind: of its limits: it is for trees with the same ones.
+            make: makes the groups.
+            is_rootless: whether it makes a user namespace of its own.
+        """
+        channel = self._channel
+        if channel is None or self._spare is not None:
+            return
+        with suppress(OSError):
+            group = make()
+            self._count += 1
+            tree = Tree(self._count, {}, group, None)
+            if _ask_for_a_spare(channel, tree, is_rootless=is_rootless):
+                self._trees[tree.number] = tree
+                self._spare = kind, tree
 
     def kill(self, tree: Tree) -> None:
         """Have a tree killed; `tree.over` is done when it is."""
@@ -223,7 +282,7 @@ class Launcher:
 
     async def remember(self, tree: Tree) -> bytes:
         """Return which services are up in a tree that images are to be taken of."""
-        told = _in_memory(b"")
+        told = in_memory(b"")
         try:
             if tree.order({"do": "remember"}, [told]):
                 await _first([tree.remembered], LAUNCHER_STOP_S)
@@ -255,6 +314,7 @@ class Launcher:
         Raises:
             SetUpFailed: the sandbox could not be built; nothing was executed.
             NotBegun: there is no room for a process in the tree; nothing was executed.
+            NoFolder: it can't begin in the folder that it is to begin in; nothing was executed.
             StoreUnavailable: the launcher died: says whether the command may have been executed.
 
         Cancel-safe: yes; the command is killed.
@@ -269,9 +329,13 @@ class Launcher:
         try:
             if not tree.ready.done():
                 await _first([tree.ready], order.deadline_s)
-            if tree.ready.done() and not tree.over.done():
+            if tree.ready.done():
                 tree.serve()
-                _hand_over(tree, number, order, [output, errors], lock)
+                if not _hand_over(tree, number, order, [output, errors], lock):
+                    # Its end was not known when the command came to it.
+                    await self.end(tree)
+                    tree.was_deaf()
+                    answer.close()
             cause = await self._until_ended(tree, order, done, [output, errors], until_s)
             if order.is_last and tree.way_out is not None:
                 await tree.way_out.close()
@@ -305,8 +369,11 @@ class Launcher:
         if not done.done():
             cause = "flood" if any(each.done() for each in floods) else "deadline"
             cause = "disk" if any(each.done() for each in fulls) else cause
-            self._stop(tree, order)
-            await _first([done], LAUNCHER_STOP_S)
+            for _ in range(STOP_ROUNDS):  # what was just beginning has not been in its group
+                self._stop(tree, order)
+                await _first([done], LAUNCHER_STOP_S / STOP_ROUNDS)
+                if done.done():
+                    break
         if not done.done():
             await self.end(tree)
         await done
@@ -320,6 +387,7 @@ class Launcher:
             self.kill(tree)
         else:
             order.stop()
+            tree.order({"do": "stop"}, [])  # where it waits for services still
 
     def _opened(self) -> socket.socket:
         try:
@@ -333,8 +401,8 @@ class Launcher:
     ) -> None:
         packet = json.dumps(request).encode()
         try:
-            while not _is_sent(channel, packet, descriptors):
-                await _writable(channel)
+            while not is_sent(channel, packet, descriptors):
+                await writable(channel)
         except OSError as error:
             self.close()
             msg = f"the launcher of sandboxes doesn't answer: {error}; nothing was executed"
@@ -345,26 +413,44 @@ class Launcher:
         channel = self._channel
         packet = json.dumps({"id": number, "kill": True}).encode()
         try:
-            if channel is not None and not _is_sent(channel, packet, []):
+            if channel is not None and not is_sent(channel, packet, []):
                 loop = asyncio.get_running_loop()
                 loop.call_later(KILL_AGAIN_S, self._ask_for_the_end, number)
         except OSError:
             return  # it has ended, and its trees with it
 
 
+def _ask_for_a_spare(channel: socket.socket, tree: Tree, *, is_rootless: bool) -> bool:
+    """Ask for a first process; return whether there was room for that."""
+    packet = json.dumps({"id": tree.number, "spare": True}).encode()
+    spec = {"cgroups": tree.group.entrances, "is_rootless": is_rootless}
+    is_asked = False
+    try:
+        told = in_memory(encoded(spec))
+        try:
+            is_asked = is_sent(channel, packet, [told])
+        finally:
+            os.close(told)
+    finally:
+        if not is_asked:
+            tree.group.remove()
+    return is_asked
+
+
 def _hand_over(
     tree: Tree, number: int, order: Order, readings: list[Reading], lock: Lock | None
-) -> None:
-    """Give a command to a tree; if nobody hears it, the tree's end tells so."""
+) -> bool:
+    """Give a command to a tree; return False if nobody hears it."""
     handed: list[int] = []
     try:
-        handed.append(_in_memory(order.given))
+        handed.append(in_memory(order.given))
         handed += [each.open() for each in readings]
-        handed.append(_in_memory(_encoded(order.spec)))
+        handed.append(in_memory(encoded(order.spec)))
         locks = [] if lock is None else [lock.descriptor]
         request = {"do": number, "is_locked": bool(locks)}
-        if tree.order(request, [*handed, *order.groups, *locks]) and locks:
-            tree.has_lock = True
+        is_heard = tree.order(request, [*handed, *order.groups, *locks])
+        tree.has_lock |= is_heard and bool(locks)
+        return is_heard
     finally:
         if lock is not None:
             lock.close()
@@ -376,6 +462,8 @@ def _ended(tree: Tree, said: dict[str, Any], cause: str, output: Reading, errors
     if "code" not in said and tree.died:
         msg = f"{tree.died}; the command may have been executed, in part or to its end"
         raise StoreUnavailable(msg)
+    if "no_folder" in said:
+        raise NoFolder(said["no_folder"])
     if "refused" in said:
         raise NotBegun(said["refused"])
     if tree.failed:
@@ -391,51 +479,6 @@ def _ended(tree: Tree, said: dict[str, Any], cause: str, output: Reading, errors
         services=tuple((name, why) for name, why in said.get("services", ())),
         cause=cause,
     )
-
-
-def _encoded(spec: dict[str, Any]) -> bytes:
-    return json.dumps(spec).encode("utf-8", "surrogateescape")
-
-
-def _in_memory(content: bytes) -> int:
-    """Return a descriptor of a file in memory with this content, at its beginning."""
-    source = os.memfd_create("perdure", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(source, view) :]
-        os.lseek(source, 0, os.SEEK_SET)
-    except BaseException:
-        os.close(source)
-        raise
-    return source
-
-
-def _is_sent(channel: socket.socket, packet: bytes, descriptors: Sequence[int]) -> bool:
-    """Send a packet; return False if there is no room for it now."""
-    try:
-        socket.send_fds(channel, [packet], descriptors)
-    except BlockingIOError:
-        return False
-    return True
-
-
-async def _writable(channel: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    there_is_room = loop.create_future()
-
-    def tell() -> None:
-        if not there_is_room.done():
-            there_is_room.set_result(None)
-
-    # A copy: several may wait at once, and the loop keeps one of each descriptor.
-    copy = os.dup(channel.fileno())
-    loop.add_writer(copy, tell)
-    try:
-        await there_is_room
-    finally:
-        loop.remove_writer(copy)
-        os.close(copy)
 
 
 async def _first(futures: list[asyncio.Future[Any]], deadline_s: float) -> None:

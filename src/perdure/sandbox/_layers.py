@@ -2,12 +2,14 @@
 
 Layout under a tenant's folder:
 
+    layers/new-<id>            a layer that nobody was told of, see _untold
     layers/<id>/layer.json     written before the layer has its name; never changed
                images          of processes that were alive, where somebody keeps them
                <part>          the changes to a part of the base: an overlay's upper folder
                squashed/<part> what this layer and all below it come to, where the chain is long
     threads/<thread>/head      id of the layer that the thread stands on; not there: the base
                      taken     ids of layers that were announced, see `announce`
+                     taking    an empty file for each layer that the thread is about to stand on
                      standing  what its mounts stand on, see _standing
                      top       changes since then; thrown away by restore, frozen by take
                      work      scratch of the kernel, of one mount
@@ -15,9 +17,10 @@ Layout under a tenant's folder:
                      lock      held by whoever executes, takes or restores
 
 Two children of one layer are a fork: nothing is copied. A layer is renamed into its place whole,
-with what it stands on written in it and everything synced first: who finds its name has the
-snapshot. A kill before that leaves a `top` or a staging folder that no snapshot names; the run's
-journal names none either, and the next restore throws it away. A head that is older than the newest
+with what it stands on written in it; it has a name that nobody looks for until everything is
+synced, see `_untold`: who finds its id has the snapshot. A kill before that leaves a `top`, a
+staging folder or a first name that no snapshot is known by; the run's journal names none either,
+and the next restore, or collection, throws it away. A head that is older than the newest
 layer is no harm: the journal says which snapshot counts, and `restore` is called with it.
 
 Size: what is written of a layer, in which order, and what of it is needed still is one protocol.
@@ -35,11 +38,13 @@ from perdure.clock import Probe
 from perdure.errors import NotFound, StoreCorrupt, UsageError
 from perdure.sandbox._copying import copy_tree
 from perdure.sandbox._disk import (
+    ASIDE,
     make_folder,
     put_file,
+    read_note,
     remove_folder,
+    set_aside,
     sync_file_system,
-    sync_folder,
     sync_names,
 )
 from perdure.sandbox._made import (
@@ -58,6 +63,7 @@ from perdure.sandbox._processes import Process
 from perdure.sandbox._room import Room, full
 from perdure.sandbox._squash import squash
 from perdure.sandbox._standing import STANDING, gate, note_standing
+from perdure.sandbox._untold import UNTOLD, give_first_name, give_second_name
 from perdure.sandbox.limits import (
     CHAIN_MAX,
     CHANGES_SHARE,
@@ -75,7 +81,11 @@ SQUASHED = "squashed"
 
 TAKEN = "taken"
 """File in a thread's folder: layers of its that it does not stand on, and which may have no record
-yet: one that it is about to stand on, and those that it was copied to while it went on."""
+yet: one that is imported, and those that it was copied to while it went on."""
+
+TAKING = "taking"
+"""Folder in a thread's, with an empty file for each layer that it is about to stand on: a file with
+content would have blocks by then, which are to be freed while somebody waits."""
 
 BASE = "base"
 """The snapshot of a thread that changed nothing."""
@@ -190,6 +200,8 @@ class Layers:
                 known = self._known[name] = seen, read(Path(path))
             return known[1]
         except FileNotFoundError as error:
+            if give_second_name(name, self._folder):
+                return self.read(name, is_first=is_first)
             if is_first:
                 msg = f"no snapshot {name!r} under {self._folder}; the live tree was left as it is"
                 raise NotFound(msg, snapshot=name) from error
@@ -211,7 +223,7 @@ class Layers:
     def head(self, thread: Path) -> str:
         """Return the snapshot that a thread stands on."""
         try:
-            return (thread / "head").read_text(encoding="ascii")
+            return read_note(f"{thread}/head")
         except FileNotFoundError:
             return BASE
 
@@ -232,7 +244,7 @@ class Layers:
         """Return whether anything changed since the head: a few microseconds."""
         for at in self._parts:
             try:
-                with os.scandir(thread / "top" / part_name(at)) as entries:
+                with os.scandir(f"{thread}/top/{part_name(at)}") as entries:
                     if next(entries, None) is not None:
                         return True
             except FileNotFoundError:
@@ -274,7 +286,8 @@ class Layers:
             self._squash(parent, chain, thread / "staging")
             # crash-point: sandbox.freeze.squashed
             probe("sandbox.freeze.squashed")
-        usage = self._measured(thread, parent)
+            chain = self.chain(parent)
+        usage = self._measured(thread, parent, chain)
         layer = thread / "staging" / name
         # In one step: a top that lacks a part is no state that ever was.
         (thread / "top").rename(layer)
@@ -286,11 +299,14 @@ class Layers:
         )
         if images is not None:
             images.rename(layer / IMAGES)
-        make_folder(self._folder)
-        sync_file_system(layer)  # with what describes it, and the folder that it goes to
+        self._announce_head(thread, name)
+        self._place(layer)
+        # crash-point: sandbox.freeze.placed
+        probe("sandbox.freeze.placed")
+        sync_file_system(self._folder)  # the layer, what describes it, its name, its number
         # crash-point: sandbox.freeze.synced
         probe("sandbox.freeze.synced")
-        self._name(layer, thread)
+        give_second_name(name, self._folder)
         # crash-point: sandbox.freeze.named
         probe("sandbox.freeze.named")
         self.stand(thread, name)
@@ -323,7 +339,7 @@ class Layers:
         Durability: the layer and all that it stands on, when this returns.
         """
         parent = self.head(thread)
-        usage = self._measured(thread, parent)
+        usage = self._measured(thread, parent, self.chain(parent))
         layer = thread / "staging" / name
         layer.mkdir(mode=0o755)
         for at in self._parts:
@@ -332,11 +348,14 @@ class Layers:
         probe("sandbox.keep.copied")
         said = {"processes": processes, "generation": generation}
         self._describe(layer, thread, parent, changes=ALIVE, usage=usage, **said)
-        make_folder(self._folder)
-        sync_file_system(layer)  # with what describes it, and the folder that it goes to
+        self.announce(thread, name)
+        self._place(layer)
+        # crash-point: sandbox.keep.placed
+        probe("sandbox.keep.placed")
+        sync_file_system(self._folder)  # the layer, what describes it, its name, its number
         # crash-point: sandbox.keep.synced
         probe("sandbox.keep.synced")
-        self._name(layer, thread)
+        give_second_name(name, self._folder)
         # crash-point: sandbox.keep.named
         probe("sandbox.keep.named")
         return name
@@ -356,13 +375,15 @@ class Layers:
             made=self._made,
             **said,
         )
-        staging = thread / "staging"
-        put_file(layer / "layer.json", encode(described), staging=staging, fsync=False)
+        (layer / "layer.json").write_bytes(encode(described))  # nobody looks at it yet
 
-    def _name(self, layer: Path, thread: Path) -> None:
-        self.announce(thread, layer.name)
-        layer.rename(self._folder / layer.name)
-        sync_folder(self._folder)
+    def _place(self, layer: Path) -> None:
+        """Put a layer, announced, where layers are, by the name that nobody looks for."""
+        try:
+            give_first_name(layer, self._folder)
+        except FileNotFoundError:
+            make_folder(self._folder)
+            give_first_name(layer, self._folder)
 
     def layer(self, snapshot: str) -> Layer | None:
         """Return what a snapshot's layer says; None: the base, which has none.
@@ -379,9 +400,7 @@ class Layers:
         """Remove the images of the snapshots below one, but for the newest; for a holder."""
         for name in self.chain(snapshot, is_whole=True)[IMAGES_KEPT : 2 * IMAGES_KEPT]:
             if self.images(name).is_dir():
-                old = thread / "staging" / f"images-{name}"
-                self.images(name).rename(old)
-                remove_folder(old, thread / "staging")
+                set_aside(self.images(name), thread / ASIDE)
 
     def announce(self, thread: Path, name: str) -> None:
         """Say that a layer is about to be there which the thread does not stand on yet.
@@ -389,18 +408,21 @@ class Layers:
         Before it has its name: nobody may find it and not know whose it is. It is not collected for
         as long as it is said; of very many, the newest.
         """
-        names = [*taken_by(thread), name][-TAKEN_MAX:]
+        names = [*_listed(thread), name][-TAKEN_MAX:]
         content = "\n".join(names).encode("ascii")
         put_file(thread / TAKEN, content, staging=thread / "staging", fsync=False)
 
+    def _announce_head(self, thread: Path, name: str) -> None:
+        """As `announce`, of a layer that the thread stands on before anybody hears of it."""
+        try:
+            _touch(f"{thread}/{TAKING}/{name}")
+        except FileNotFoundError:
+            (thread / TAKING).mkdir(mode=0o700)
+            _touch(f"{thread}/{TAKING}/{name}")
+
     def _arrived(self, thread: Path, name: str) -> None:
         """Say no more what was announced: the thread stands on it."""
-        names = [each for each in taken_by(thread) if each != name]
-        if not names:
-            (thread / TAKEN).unlink(missing_ok=True)
-            return
-        content = "\n".join(names).encode("ascii")
-        put_file(thread / TAKEN, content, staging=thread / "staging", fsync=False)
+        (thread / TAKING / name).unlink(missing_ok=True)
 
     # -- for other hosts ---------------------------------------------------------------------------
 
@@ -449,7 +471,9 @@ class Layers:
 
     def has(self, name: str) -> bool:
         """Return whether there is such a layer."""
-        return is_id(name) and (self._folder / name).is_dir()
+        return is_id(name) and (
+            (self._folder / name).is_dir() or give_second_name(name, self._folder)
+        )
 
     def names(self) -> list[str]:
         """Return the ids of all layers, oldest first."""
@@ -533,22 +557,31 @@ class Layers:
             return self.room.left(self.usage(self.chain(self.head(thread))))
         return left
 
-    def _measured(self, thread: Path, parent: str) -> Usage:
+    def _measured(self, thread: Path, parent: str, chain: list[str]) -> Usage:
         """Return the room that what changed takes.
 
         Raises:
             SandboxFull: with what it stands on it is more than it may be.
         """
         changed = self.usage_of_top(thread)
-        below = self.usage(self.chain(parent))
+        below = self.usage(chain)
         if self.room.holds(below + changed):
             return changed
-        chain = self.chain(parent)
         if len(chain) > 1 and self._squash(parent, chain, thread / "staging"):
             below = self.usage(self.chain(parent))
         if not self.room.holds(below + changed):
             raise full(thread, below, changed, self.room)
         return changed
+
+    def check_far(self, thread: Path, left: Usage, changed: Usage) -> None:
+        """Refuse a sandbox that is far over its room; `left`: for what changed.
+
+        Raises:
+            SandboxFull: it is over it by as much again.
+        """
+        if self.room.is_far_over(left, changed):
+            below = self.usage(self.chain(self.head(thread)))
+            raise full(thread, below, changed, self.room, is_far=True)
 
     # -- being used --------------------------------------------------------------------------------
 
@@ -569,6 +602,8 @@ class Layers:
         """
         (thread / STANDING).unlink(missing_ok=True)
         (thread / TAKEN).unlink(missing_ok=True)
+        for name in _taking(thread):
+            (thread / TAKING / name).unlink(missing_ok=True)
 
     def kept(self) -> AbstractContextManager[None]:
         """Hold the gate: what a head names before it is let go of, nobody removes."""
@@ -583,15 +618,35 @@ class Layers:
         """Forget what changed since the head; the bytes go with the next use."""
         top = thread / "top"
         if top.is_dir():
-            top.rename(thread / "staging" / "dropped")
+            set_aside(top, thread / ASIDE)
 
 
 def taken_by(thread: Path) -> list[str]:
-    """Return the layers that a thread announced, oldest first."""
+    """Return the layers that a thread announced."""
+    return [*_taking(thread), *_listed(thread)]
+
+
+def _taking(thread: Path) -> list[str]:
     try:
-        return (thread / TAKEN).read_text(encoding="ascii").split()
+        return os.listdir(f"{thread}/{TAKING}")  # noqa: PTH208  # for each use
     except FileNotFoundError:
         return []
+
+
+def _touch(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _listed(thread: Path) -> list[str]:
+    try:
+        return read_note(f"{thread}/{TAKEN}").split()
+    except FileNotFoundError:
+        return []
+
+
+def is_layer(name: str) -> bool:
+    """Return whether a name is one that a layer has, also before anybody was told of it."""
+    return is_id(name.removeprefix(UNTOLD))
 
 
 def is_id(name: str) -> bool:

@@ -35,7 +35,7 @@ class Live:
         known: what was alive in it when it was looked at last.
         taken: the snapshot that was taken last, if no command was started since; else empty.
         lost: what was alive and is no more, since the last restore.
-        untold: of that, what no command has told yet.
+        untold: of that, what no command has told yet, and why it is no more.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -46,7 +46,7 @@ class Live:
         self._count = 0
         self.taken = ""
         self.lost: tuple[Process, ...] = ()
-        self.untold: tuple[Process, ...] = ()
+        self.untold: tuple[tuple[Process, str], ...] = ()
 
     @property
     def tree(self) -> Tree | None:
@@ -57,16 +57,16 @@ class Live:
             self.lose(self.known)
         return self._tree
 
-    def lose(self, processes: tuple[Process, ...]) -> None:
+    def lose(self, processes: tuple[Process, ...], why: str = "") -> None:
         """Note what is alive no more; services come back by themselves."""
         gone = tuple(each for each in processes if not each.is_service)
         self.lost += gone
-        self.untold += gone
+        self.untold += tuple((each, why) for each in gone)
         self.known = ()
 
     def restored(self, processes: tuple[Process, ...]) -> None:
         """Note what was alive in the snapshot that the files are of now."""
-        self.lost = self.untold = ()
+        self.lost, self.untold = (), ()
         self.taken = ""
         self.known = ()
         self.lose(processes)
@@ -74,7 +74,10 @@ class Live:
     def tell(self) -> tuple[str, ...]:
         """Return in words what was lost and was not told yet."""
         untold, self.untold = self.untold, ()
-        return tuple(f"{each.told()} is not running any more" for each in untold)
+        return tuple(
+            f"{each.told()} is not running any more{f': {why}' if why else ''}"
+            for each, why in untold
+        )
 
     # -- the tree ----------------------------------------------------------------------------------
 

@@ -18,7 +18,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perdure.errors import LeaseLost
-from perdure.sandbox._disk import acquire, acquire_now, busy
+from perdure.sandbox._disk import (
+    acquire,
+    acquire_now,
+    busy,
+    put_link_note,
+    put_note,
+    read_link_note,
+    read_note,
+)
 from perdure.sandbox.limits import LOCK_WAIT_S
 
 _EXITING = 0x4
@@ -106,16 +114,14 @@ def held(folder: Path, fence: Fence | None) -> Iterator[None]:
 def seen(folder: Path) -> Fence | None:
     """Return the highest fence that was seen; None: none."""
     try:
-        ordinal, token = (folder / "fence").read_text(encoding="ascii").split()
+        ordinal, token = read_note(f"{folder}/fence").split()
         return int(ordinal), int(token)
     except (FileNotFoundError, ValueError):  # a power failure may have torn it: none is alive then
         return None
 
 
 def _write(folder: Path, fence: Fence) -> None:
-    fresh = folder / "fence.new"
-    fresh.write_text(f"{fence[0]} {fence[1]}", encoding="ascii")
-    fresh.replace(folder / "fence")
+    put_note(f"{folder}/fence", f"{fence[0]} {fence[1]}")
 
 
 def next_generation(folder: Path, fence: Fence | None) -> tuple[int, int, int]:
@@ -128,14 +134,14 @@ def next_generation(folder: Path, fence: Fence | None) -> tuple[int, int, int]:
     last = last_generation(folder)
     number = last[2] + 1 if last[:2] >= (ordinal, token) else 1
     following = (*max(last[:2], (ordinal, token)), number)
-    raise_generation(folder, following)
+    _note_generation(folder, following)
     return following
 
 
 def last_generation(folder: Path) -> tuple[int, int, int]:
     """Return the highest number that a layer of the thread was seen with here."""
     try:
-        ordinal, token, number = (folder / "generation").read_text(encoding="ascii").split()
+        ordinal, token, number = read_link_note(f"{folder}/generation").split()
         return int(ordinal), int(token), int(number)
     except (FileNotFoundError, ValueError):  # torn by a power failure: a new claim is above it
         return 0, 0, 0
@@ -144,9 +150,11 @@ def last_generation(folder: Path) -> tuple[int, int, int]:
 def raise_generation(folder: Path, number: tuple[int, int, int]) -> None:
     """Note a number that a layer of the thread has, so that the next one is above it."""
     if number > last_generation(folder):
-        fresh = folder / "generation.new"
-        fresh.write_text(" ".join(map(str, number)), encoding="ascii")
-        fresh.replace(folder / "generation")
+        _note_generation(folder, number)
+
+
+def _note_generation(folder: Path, number: tuple[int, int, int]) -> None:
+    put_link_note(f"{folder}/generation", " ".join(map(str, number)))
 
 
 def _end_replaced(folder: Path, fence: Fence | None) -> None:
@@ -193,7 +201,7 @@ def _outlast(folder: Path) -> None:
 def _noted(folder: Path) -> tuple[int, str] | None:
     """Return (pid, start) of the first process of the tree that had the lock last."""
     try:
-        pid, started = (folder / "turn").read_text(encoding="ascii").split()
+        pid, started = read_note(f"{folder}/turn").split()
         return int(pid), started
     except (FileNotFoundError, ValueError):
         return None

@@ -9,6 +9,7 @@ counts what it holds, and each file once, however many names it has.
 
 import os
 import stat
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from msgspec import Struct
@@ -44,6 +45,14 @@ class Usage(Struct, frozen=True, kw_only=True):
             is_cut=self.is_cut or other.is_cut,
         )
 
+    def minus(self, other: "Usage") -> "Usage":
+        """Return what is left of it without another; not below 0."""
+        return Usage(
+            bytes=max(0, self.bytes - other.bytes),
+            entries=max(0, self.entries - other.entries),
+            is_deep=self.is_deep,
+        )
+
 
 class _Anchor:
     """An open folder that paths begin at; closed when nothing begins there any more."""
@@ -59,7 +68,7 @@ class _Anchor:
             self.descriptor = -1
 
 
-class Walk:
+class Walk(ABC):
     """Goes through trees; what becomes of an entry is for its kinds."""
 
     def __init__(self) -> None:
@@ -71,9 +80,9 @@ class Walk:
         """Whether no more is to be looked at."""
         return False
 
+    @abstractmethod
     def entry(self, folder: int, entry: os.DirEntry[str], depth: int) -> bool:
         """Look at what is in the folder of this descriptor; return whether to go into it."""
-        raise NotImplementedError
 
     def go(self, top: Path) -> None:
         """Walk everything below top, which is no link.

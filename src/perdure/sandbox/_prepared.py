@@ -7,6 +7,7 @@ anything of it is changed by its own sandbox.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,8 @@ from perdure.sandbox.limits import (
     PREPARED_FREE_BYTES_MIN,
     PREPARED_LOOK_S,
     PREPARED_LOOKS,
+    PYTHON_TURNS,
+    SWEEP_AFTER_S,
 )
 
 
@@ -35,6 +38,10 @@ class Builder(Protocol):
     prepared: int
     closings: int
     """How often it was closed: what was wanted before is not wanted any more."""
+    wishes: "list[Prepared]"
+    """Whose trees are wanted in advance, the newest last: as many as are kept."""
+    is_building: bool
+    """Whether one is being built in advance: one at a time, beside what is waited for."""
 
     async def build(
         self,
@@ -46,6 +53,10 @@ class Builder(Protocol):
         more: Mapping[str, object] | None = None,
     ) -> Tree:
         """Ask for a tree; return when that was sent."""
+        ...
+
+    def template(self, ground: Ground) -> Mapping[str, object]:
+        """Return what is to be told of a Python that waits in a tree; for a holder of the lock."""
         ...
 
     async def end(self, tree: Tree) -> None:
@@ -87,7 +98,10 @@ class Prepared:
         self._gate = gate
         self._next: _Next | None = None
         self._task: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self._closings = 0
+        self._python_turns = 0
+        """How many trees more are to have a Python that waits in them."""
 
     @property
     def scratch(self) -> str:
@@ -126,6 +140,10 @@ class Prepared:
         self._next = None
         return found.tree, lock
 
+    def note(self, *, is_python: bool) -> None:
+        """Note whether the command just now was a program for Python: the next may be one, too."""
+        self._python_turns = PYTHON_TURNS if is_python else max(self._python_turns - 1, 0)
+
     async def drop(self) -> None:
         """End the tree, for somebody who changes what it stands on, or needs none any more."""
         found, self._next = self._next, None
@@ -135,11 +153,18 @@ class Prepared:
     # -- when --------------------------------------------------------------------------------------
 
     def soon(self, limits: Limits) -> None:
-        """Have a tree built in a moment, and ended when nobody wanted it; for who has the gate."""
+        """Have a tree built in a moment, and ended when nobody wanted it; for who has the gate.
+
+        And what was set aside is removed, whatever is done meanwhile.
+        """
         self.stop()
         if self._builder.prepared:
             self._closings = self._builder.closings
+            others = [each for each in self._builder.wishes if each is not self]
+            self._builder.wishes = [*others, self][-self._builder.prepared :]
             self._task = asyncio.ensure_future(self._later(limits))
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.ensure_future(self._sweep())
 
     def stop(self) -> None:
         """Build none, and let the one that is there be; for who has the gate."""
@@ -150,10 +175,15 @@ class Prepared:
     async def _later(self, limits: Limits) -> None:
         clock = self._builder.services.clock
         await clock.sleep(PREPARE_AFTER_S)
+        while self._builder.is_building and self._is_wanted():
+            await clock.sleep(PREPARE_AFTER_S)
         async with self._gate:
-            is_wanted = self._closings == self._builder.closings
-            if self.tree is None and is_wanted and _has_room():
-                await self._build(limits)
+            if self.tree is None and self._is_wanted() and _has_room():
+                self._builder.is_building = True
+                try:
+                    await self._build(limits)
+                finally:
+                    self._builder.is_building = False
         if self.tree is None:
             return
         for _ in range(PREPARED_LOOKS):
@@ -163,6 +193,15 @@ class Prepared:
         async with self._gate:
             await self.drop()
 
+    def _is_wanted(self) -> bool:
+        """Return whether it would be there still when all that others want is built, too."""
+        return self._closings == self._builder.closings and self in self._builder.wishes
+
+    async def _sweep(self) -> None:
+        await self._builder.services.clock.sleep(SWEEP_AFTER_S)
+        with contextlib.suppress(PerdureError):  # who removes it next will say it
+            await asyncio.to_thread(self._ground.sweep)
+
     async def _build(self, limits: Limits) -> None:
         await self.drop()
         try:
@@ -171,8 +210,11 @@ class Prepared:
                 if self._closings != self._builder.closings:
                     return
                 stand = self._ground.stand()
+                more = None
+                if self._python_turns and not self._is_staying:
+                    more = await asyncio.to_thread(self._builder.template, self._ground)
                 tree = await self._builder.build(
-                    self._ground, limits, lock, is_staying=self._is_staying
+                    self._ground, limits, lock, is_staying=self._is_staying, more=more
                 )
             finally:
                 lock.close()

@@ -87,6 +87,30 @@ def from_fields(fields: Iterable[dict[str, Any]]) -> tuple[Process, ...]:
     )
 
 
+def below(pid: int) -> list[int]:
+    """Return what a process started and what that started, as the host sees it."""
+    found = [pid]
+    for each in found:
+        for path in Path("/proc", str(each), "task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, path.read_text(encoding="ascii").split())
+    return found[1:]
+
+
+def in_session(session: int) -> list[tuple[int, str]]:
+    """Return (pid, command line) of what is alive in a session of the host."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _parent, _group, own = (
+                path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:4]
+            )
+            if int(own) == session and state not in "ZX":
+                pid = int(path.parent.name)
+                found.append((pid, _line(pid)))
+    return sorted(found)
+
+
 def has_ended(pid: int) -> bool:
     """Return whether a process executes nothing any more."""
     return not inner_pid(pid)

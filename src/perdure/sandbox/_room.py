@@ -6,7 +6,13 @@ from msgspec import Struct
 
 from perdure.errors import SandboxFull, SettingInvalid
 from perdure.sandbox._measure import Usage
-from perdure.sandbox.limits import MEASURED_DEPTH_MAX, SANDBOX_BYTES_MAX, SANDBOX_FILES_MAX
+from perdure.sandbox.limits import (
+    FAR_BYTES,
+    FAR_FILES,
+    MEASURED_DEPTH_MAX,
+    SANDBOX_BYTES_MAX,
+    SANDBOX_FILES_MAX,
+)
 
 
 class Room(Struct, frozen=True, kw_only=True):
@@ -25,12 +31,14 @@ class Room(Struct, frozen=True, kw_only=True):
         is_small = usage.bytes <= self.bytes_max and usage.entries <= self.files_max
         return is_small and not usage.is_deep
 
+    def is_far_over(self, left: Usage, changed: Usage) -> bool:
+        """Return whether what changed is far above what is left: by as much as there is in all."""
+        is_large = changed.bytes > left.bytes + max(self.bytes_max, FAR_BYTES)
+        return is_large or changed.entries > left.entries + max(self.files_max, FAR_FILES)
+
     def left(self, usage: Usage) -> Usage:
         """Return what is left where so much is taken; not below 0."""
-        return Usage(
-            bytes=max(0, self.bytes_max - usage.bytes),
-            entries=max(0, self.files_max - usage.entries),
-        )
+        return Usage(bytes=self.bytes_max, entries=self.files_max).minus(usage)
 
 
 def checked_room(bytes_max: int, files_max: int) -> Room:
@@ -45,27 +53,23 @@ def checked_room(bytes_max: int, files_max: int) -> Room:
     return Room(bytes_max=bytes_max, files_max=files_max)
 
 
-def full(thread: Path, below: Usage, changed: Usage, room: Room) -> SandboxFull:
-    """Return the error of a sandbox of which no snapshot is taken, as it takes too much room."""
+def full(
+    thread: Path, below: Usage, changed: Usage, room: Room, *, is_far: bool = False
+) -> SandboxFull:
+    """Return the error of a sandbox that takes too much room.
+
+    `is_far`: no command is executed in it either, not even one that removes something.
+    """
     usage = below + changed
     if usage.is_deep:
         what = f"has folders deeper than {MEASURED_DEPTH_MAX}"
         remedy = "Remove them in it (rm -rf), or go back: sandbox.restore(snapshot)"
     else:
-        what = (
-            f"takes {usage.bytes} bytes in {usage.entries} files, of them {changed.bytes} and "
-            f"{changed.entries} since the last snapshot; it may take {room.bytes_max} in "
-            f"{room.files_max}"
-        )
-        remedy = (
-            "Remove something in it (du -xh / | sort -h), go back (sandbox.restore(snapshot)), or "
-            f"open it with more: IsolatedSandboxes(..., bytes_max={2 * room.bytes_max}, "
-            f"files_max={2 * room.files_max})"
-        )
-    msg = (
-        f"the sandbox {thread.name} {what}; no snapshot was taken, its files are as they were. "
-        f"{remedy}"
-    )
+        what, remedy = _told(usage, changed, room)
+    if is_far:
+        remedy = "Go back: sandbox.restore(snapshot); a node does, when it is executed again"
+    undone = "no command was executed" if is_far else "no snapshot was taken"
+    msg = f"the sandbox {thread.name} {what}; {undone}, its files are as they were. {remedy}"
     return SandboxFull(
         msg,
         path=str(thread),
@@ -74,3 +78,27 @@ def full(thread: Path, below: Usage, changed: Usage, room: Room) -> SandboxFull:
         files=usage.entries,
         files_max=room.files_max,
     )
+
+
+def _told(usage: Usage, changed: Usage, room: Room) -> tuple[str, str]:
+    """Return what is too much, bytes or files or both, and what helps."""
+    parts, finds, settings = [], [], []
+    if usage.bytes > room.bytes_max:
+        parts.append(
+            f"takes {usage.bytes} bytes, of them {changed.bytes} since the last snapshot; it may "
+            f"take {room.bytes_max}"
+        )
+        finds.append("du -xh / | sort -h")
+        settings.append(f"bytes_max={2 * room.bytes_max}")
+    if usage.entries > room.files_max:
+        parts.append(
+            f"has {usage.entries} files and folders, of them {changed.entries} since the last "
+            f"snapshot; it may have {room.files_max}"
+        )
+        finds.append("du -x --inodes / | sort -n")
+        settings.append(f"files_max={2 * room.files_max}")
+    remedy = (
+        f"Remove something in it ({'; '.join(finds)}), go back (sandbox.restore(snapshot)), or "
+        f"open it with more: IsolatedSandboxes(..., {', '.join(settings)})"
+    )
+    return " and ".join(parts), remedy

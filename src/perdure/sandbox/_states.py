@@ -15,7 +15,7 @@ from perdure.model.sandbox import Changes
 from perdure.sandbox._changes import changes_of
 from perdure.sandbox._disk import disk_errors
 from perdure.sandbox._ground import Ground
-from perdure.sandbox._layers import BASE, TAKEN, part_name
+from perdure.sandbox._layers import BASE, part_name, taken_by
 from perdure.sandbox._live import Live
 from perdure.sandbox._lock import Lock, next_generation, raise_generation
 from perdure.sandbox._made import Generation
@@ -157,7 +157,7 @@ class States:
     def _is_nothing_to_do(self, snapshot: str | None, lock: Lock | None) -> bool:
         """Return whether the files are of a snapshot: what waits for a command stays then."""
         is_other = self._layers.is_changed(self._folder) or self._differs(snapshot)
-        return lock is None and not is_other and not (self._folder / TAKEN).exists()
+        return lock is None and not is_other and not taken_by(self._folder)
 
     # -- from other hosts --------------------------------------------------------------------------
 

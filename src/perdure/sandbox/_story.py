@@ -83,6 +83,7 @@ class ThreadFiles(Struct, frozen=True, kw_only=True):
         layers: how many layers a command stands on.
         bytes, entries: room that those take; hard links between layers count for each.
         live_bytes, live_entries: room that what changed since takes.
+        image_bytes: of images of processes that its snapshots have.
         damage: why it can't be used; empty: it can.
     """
 
@@ -95,6 +96,7 @@ class ThreadFiles(Struct, frozen=True, kw_only=True):
     entries: int = 0
     live_bytes: int = 0
     live_entries: int = 0
+    image_bytes: int = 0
     damage: str = ""
 
 
@@ -123,6 +125,22 @@ def _tenants(root: Path) -> Path:
         msg = f"{root} has no sandboxes; nothing was made there. Name the folder of --sandbox"
         raise NotFound(msg, path=str(root))
     return tenants
+
+
+def check_thread(root: Path, tenant: str, thread: str) -> Path:
+    """Return the folder of a thread's sandbox, of a folder of `IsolatedSandboxes`.
+
+    Raises:
+        NotFound: it has none; nothing was made there.
+    """
+    folder = _tenants(root) / folder_name(tenant) / "threads" / folder_name(thread)
+    if not folder.is_dir():
+        msg = (
+            f"{root} has no sandbox of thread {thread!r} of tenant {tenant!r}; 'perdure sandbox "
+            f"list {root}' lists what it has"
+        )
+        raise NotFound(msg, path=str(root), thread=thread, tenant=tenant)
+    return folder
 
 
 def threads_in(root: Path) -> Iterator[ThreadFiles]:
@@ -156,8 +174,16 @@ def _thread(tenant: Path, thread: Path, layers: Layers) -> ThreadFiles:
         usage, at = layers.usage(chain), layers.read(head).at
     except PerdureError as error:
         return replace(found, head=head, damage=str(error))
+    names = layers.chain(head, is_whole=True, is_any=True)
+    images = measure([layers.images(name.partition("/")[0]) for name in names])
     return replace(
-        found, head=head, at=at, layers=len(chain), bytes=usage.bytes, entries=usage.entries
+        found,
+        head=head,
+        at=at,
+        layers=len(chain),
+        bytes=usage.bytes,
+        entries=usage.entries,
+        image_bytes=images.bytes,
     )
 
 
@@ -168,14 +194,8 @@ def history_of(root: Path, tenant: str, thread: str) -> tuple[ThreadFiles, list[
         NotFound: the folder has no sandbox of this thread.
         StoreCorrupt: a layer that it stands on can't be read.
     """
-    of_tenant = _tenants(root) / folder_name(tenant)
-    folder = of_tenant / "threads" / folder_name(thread)
-    if not folder.is_dir():
-        msg = (
-            f"{root} has no sandbox of thread {thread!r} of tenant {tenant!r}; 'perdure sandbox "
-            f"list {root}' lists what it has"
-        )
-        raise NotFound(msg, path=str(root), thread=thread, tenant=tenant)
+    folder = check_thread(root, tenant, thread)
+    of_tenant = folder.parent.parent
     layers = _layers_of(of_tenant)
     with disk_errors("look at", folder):
         found = _thread(of_tenant, folder, layers)

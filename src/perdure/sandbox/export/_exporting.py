@@ -19,6 +19,7 @@ from perdure.sandbox._disk import make_folder
 from perdure.sandbox._layers import BASE, Layers, part_name
 from perdure.sandbox._made import Layer
 from perdure.sandbox.export._base import Base
+from perdure.sandbox.export._condemned import Condemned
 from perdure.sandbox.export._manifest import (
     FORMAT,
     Manifest,
@@ -29,7 +30,7 @@ from perdure.sandbox.export._objects import ObjectStore
 from perdure.sandbox.export._pieces import Pieces, Tally
 from perdure.sandbox.export._reading import Driver, Reading, refused
 from perdure.sandbox.export._sealer import Sealer
-from perdure.sandbox.limits import MANIFEST_BYTES_MAX, PIECE_BYTES
+from perdure.sandbox.limits import EXPORT_TRIES, MANIFEST_BYTES_MAX, PIECE_BYTES
 
 WHOLE, DELTA = "whole", "delta"
 
@@ -99,9 +100,11 @@ class Notes:
 
     def is_durable(self, snapshot: str) -> bool:
         """Return whether a snapshot is exported, with all that it stands on."""
-        if snapshot == BASE:
-            return True
-        return self._layers.has(snapshot) and self.find(snapshot) is not None
+        return snapshot == BASE or self.of(snapshot) is not None
+
+    def of(self, snapshot: str) -> Note | None:
+        """Return the note of a snapshot that is here and exported."""
+        return self.find(snapshot) if self._layers.has(snapshot) else None
 
     def _file(self, is_whole: bool) -> str:  # noqa: FBT001  # two callers
         return f"{self._name}.{WHOLE if is_whole else DELTA}.json"
@@ -138,6 +141,7 @@ class Exporting:
         driver: Driver,
         services: Services,
         go_on: Callable[[], None],
+        condemned: Condemned,
         is_whole: Callable[[Note], bool],
         confirm: Callable[[], None],
     ) -> None:
@@ -151,6 +155,7 @@ class Exporting:
             driver: of the sandboxes here.
             services: clock and crash points.
             go_on: called again and again; raises where work is to stop.
+            condemned: what is given up at the place.
             is_whole: returns whether a manifest is there, with all that it stands on.
             confirm: called before something is noted; raises where the place is another one.
         """
@@ -161,6 +166,7 @@ class Exporting:
         self._driver = driver
         self._services = services
         self._go_on = go_on
+        self._condemned = condemned
         self._is_whole = is_whole
         self._confirm = confirm
         self._notes = Notes(layers, objects.place)
@@ -180,26 +186,55 @@ class Exporting:
 
         Durability: the snapshot, at that place, when this returns. Idempotent: yes.
         """
-        chain = self._layers.chain(snapshot)
+        for _try in range(EXPORT_TRIES):
+            self._condemned.refresh()
+            exported, counted_on = self._export_chain(snapshot, is_checked=is_checked)
+            self._condemned.refresh()
+            if any(name in self._condemned for name in counted_on):
+                continue  # a collection has given up some of it since: that is put once more
+            for element, note in exported:
+                self._confirm()
+                self._notes.write(element, note)
+                # crash-point: sandbox.export.noted
+                self._services.probe("sandbox.export.noted")
+            return
+        msg = (
+            f"snapshot {snapshot!r} is not exported: {EXPORT_TRIES} collections of "
+            f"{self._objects.place} came in between; it stays on this host. Try again later"
+        )
+        raise SnapshotNotDurable(msg, snapshot=snapshot)
+
+    def _export_chain(
+        self, snapshot: str, *, is_checked: bool
+    ) -> tuple[list[tuple[str, Note]], set[str]]:
+        """Return what was exported, those below first, and the objects that this counts on."""
         pending: list[str] = []
         below: Note | None = None
-        for element in chain:
+        for element in self._layers.chain(snapshot):
             below = self._notes.find(element)
-            if below is not None and (not is_checked or self._is_whole(below)):
+            if below is not None and self._is_there(below, is_checked=is_checked):
                 break
             below = None
             pending.append(element)
+        exported: list[tuple[str, Note]] = []
+        counted_on: set[str] = {below.object} if below is not None else set()
         for element in reversed(pending):
-            below = self._export(element, below)
-            self._confirm()
-            self._notes.write(element, below)
-            # crash-point: sandbox.export.noted
-            self._services.probe("sandbox.export.noted")
+            below, used = self._export(element, below)
+            counted_on |= {below.object, *used}
+            exported.append((element, below))
+        return exported, counted_on
 
-    def _export(self, element: str, below: Note | None) -> Note:
+    def _is_there(self, note: Note, *, is_checked: bool) -> bool:
+        """Return whether a manifest that was noted can be stood on."""
+        if is_checked:
+            return self._is_whole(note)
+        # What it stands on is there as long as it is: a collection removes it first.
+        return note.object not in self._condemned and self._objects.has(note.object)
+
+    def _export(self, element: str, below: Note | None) -> tuple[Note, set[str]]:
         layer, is_whole = split(element)
         taken = self._layers.read(layer)
-        pieces = Pieces(self._objects, self._sealer, go_on=self._go_on)
+        pieces = Pieces(self._objects, self._sealer, go_on=self._go_on, condemned=self._condemned)
         pieces.tally = self.tally
         reading = Reading(self._driver, pieces, self._go_on)
         try:
@@ -248,11 +283,13 @@ class Exporting:
         note = self._put(layer, is_whole, taken, encoded)
         # crash-point: sandbox.export.manifest
         self._services.probe("sandbox.export.manifest")
-        return note
+        return note, pieces.used
 
     def _put(self, layer: str, is_whole: bool, taken: Layer, encoded: bytes) -> Note:  # noqa: FBT001  # one caller
         """Put a manifest there; where there is one already, it is that one that counts."""
         name = object_name(self._sealer, layer, WHOLE if is_whole else DELTA, taken)
+        if name in self._condemned:
+            name, _is_there = self._condemned.free(name)
         stored = self._sealer.seal(encoded, ("snapshot", name), free=MANIFEST_BYTES_MAX)
         if not self._objects.put(name, stored):
             there = self._objects.get(name, bytes_max=MANIFEST_BYTES_MAX)

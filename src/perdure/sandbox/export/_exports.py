@@ -22,9 +22,11 @@ from msgspec import Struct
 from perdure.clock import Services
 from perdure.errors import NotFound, SnapshotBroken, SnapshotNotDurable
 from perdure.sandbox._disk import disk_errors, make_folder
-from perdure.sandbox._layers import Layers
+from perdure.sandbox._layers import BASE, Layers
 from perdure.sandbox._made import Generation, Layer
 from perdure.sandbox.export._base import Base
+from perdure.sandbox.export._collecting import ExportCollection
+from perdure.sandbox.export._condemned import Condemned
 from perdure.sandbox.export._exporting import Exporting, Notes
 from perdure.sandbox.export._identity import identity_of, missing, recognise
 from perdure.sandbox.export._importing import Catalogue, Importing
@@ -99,6 +101,7 @@ class Exports:
         self._keys = keys
         self._services = services
         self._sealers: dict[str, Sealer] = {}
+        self._condemned: dict[str, Condemned] = {}
         self._identities: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -131,7 +134,25 @@ class Exports:
                     self._sealers[folder] = await load_sealer(
                         self.objects, folder, self._keys, self._services, makes=makes
                     )
+                self._condemned[folder] = Condemned(
+                    self.objects, self._sealers[folder], self._services
+                )
             return self._sealers[folder]
+
+    async def collection(self, tenant: Tenant) -> ExportCollection | None:
+        """Begin a collection of what a tenant exported; None: it exported nothing.
+
+        Raises:
+            KeyMissing, SealBroken: the keys are not those of the exports that are there.
+            SnapshotNotDurable: the place can't serve, or is not the one that was exported to.
+        """
+        if not await self._recognise(tenant, makes=False):
+            return None
+        try:
+            sealer = await self.sealer(tenant.folder, makes=False)
+        except NotFound:
+            return None
+        return await asyncio.to_thread(ExportCollection, self.objects, sealer, self._services)
 
     async def _recognise(self, tenant: Tenant, *, makes: bool) -> str:
         """Return the id of the place; see `recognise`."""
@@ -169,13 +190,25 @@ class Exports:
         """
         if not is_checked and self.is_durable(tenant, snapshot):
             await self._recognise(tenant, makes=False)
-            if self.is_durable(tenant, snapshot):
+            await self.sealer(tenant.folder, makes=True)
+            condemned = self._condemned[tenant.folder]
+            if await asyncio.to_thread(self._is_still_durable, tenant, snapshot, condemned):
                 return Tally()
         if self._stop.is_set():
             raise _stopped(snapshot)
         job = self._add(tenant, snapshot, is_urgent=True)
         job.is_checked |= is_checked
         return await asyncio.shield(job.done)
+
+    def _is_still_durable(self, tenant: Tenant, snapshot: str, condemned: Condemned) -> bool:
+        """Return whether what was noted of a snapshot was not given up since."""
+        if snapshot == BASE:
+            return True
+        note = Notes(tenant.layers, self.objects.place).of(snapshot)
+        if note is None or not self.objects.has(note.object):
+            return False
+        condemned.refresh()
+        return note.object not in condemned
 
     def _here(self) -> None:
         """Begin anew where the event loop is another one; what was offered on the old is gone."""
@@ -230,6 +263,7 @@ class Exports:
             if identity_of(self.objects, job.tenant.folder) != identity:
                 raise missing(self.objects)
 
+        condemned = self._condemned[job.tenant.folder]
         with self._turn(job), disk_errors("export", job.tenant.layers.home(job.snapshot)):
             exporting = Exporting(
                 self.objects,
@@ -239,7 +273,8 @@ class Exports:
                 driver=job.tenant.driver,
                 services=self._services,
                 go_on=self._go_on,
-                is_whole=Whole(Catalogue(self.objects, sealer)),
+                condemned=condemned,
+                is_whole=Whole(Catalogue(self.objects, sealer), condemned),
                 confirm=confirm,
             )
             exporting.export(job.snapshot, is_checked=job.is_checked)
@@ -289,6 +324,7 @@ class Exports:
             driver=tenant.driver,
             services=self._services,
             go_on=self._go_on,
+            condemned=self._condemned[tenant.folder],
         )
 
         def fetch() -> Layer:

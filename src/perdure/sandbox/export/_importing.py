@@ -21,6 +21,7 @@ from perdure.sandbox._disk import clear_staging, locked, make_folder
 from perdure.sandbox._layers import SQUASHED, Layers, part_name
 from perdure.sandbox._made import FORMAT, Generation, Layer
 from perdure.sandbox.export._base import Base
+from perdure.sandbox.export._condemned import Condemned
 from perdure.sandbox.export._exporting import (
     WHOLE,
     Note,
@@ -42,7 +43,9 @@ from perdure.sandbox.limits import HISTORY_MAX, MANIFEST_BYTES_MAX, OBJECTS_LIST
 _NAME = re.compile(
     r"[^/]+/snapshots/(?P<layer>l_[0-9a-z]+)/(?P<form>whole|delta)\."
     r"(?P<thread>[0-9a-f]{32})\.(?P<generation>[0-9a-f]{1,16}-[0-9a-f]{1,16}-[0-9a-f]{1,16})"
+    r"(?:\.[0-9a-f]{16})?"
 )
+"""The ending: of one that was put again, as the first was given up, see `_condemned`."""
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -81,10 +84,13 @@ def parse_name(name: str) -> Found | None:
 class Catalogue:
     """The manifests of a tenant at a place."""
 
-    def __init__(self, objects: ObjectStore, sealer: Sealer) -> None:
-        """Belong to a tenant and a place."""
+    def __init__(
+        self, objects: ObjectStore, sealer: Sealer, condemned: Condemned | None = None
+    ) -> None:
+        """Belong to a tenant and a place; `condemned`: what is taken only if there is no other."""
         self._objects = objects
         self._sealer = sealer
+        self._condemned = condemned
 
     def all(self, layer: str = "") -> list[Found]:
         """Return what is there, of a layer or of all."""
@@ -108,7 +114,8 @@ class Catalogue:
         if not found:
             msg = f"snapshot {layer!r} is not in {self._objects.place}, for this tenant"
             raise NotFound(msg, snapshot=layer, place=self._objects.place)
-        return next((each for each in found if each.is_whole), found[0])
+        given_up = self._condemned or ()
+        return min(found, key=lambda each: (each.object in given_up, not each.is_whole))
 
     def newest(self, thread: str) -> Found | None:
         """Return what claims to be a thread's newest; None: nothing of it is there."""
@@ -153,10 +160,12 @@ class Importing:
         driver: Driver,
         services: Services,
         go_on: Callable[[], None],
+        condemned: Condemned,
     ) -> None:
         """Belong to a tenant; see `Exporting`."""
         self._objects = objects
-        self._catalogue = Catalogue(objects, sealer)
+        self._condemned = condemned
+        self._catalogue = Catalogue(objects, sealer, condemned)
         self._layers = layers
         self._base = base
         self._driver = driver
@@ -189,6 +198,7 @@ class Importing:
         with locked(self._layers.tenant / "importing.lock"):
             if self._layers.has(snapshot):
                 return self._layers.read(snapshot)
+            self._condemned.refresh()
             chain = self._chain(self._catalogue.of(snapshot), is_any_base=is_any_base)
             staging = self._layers.tenant / "importing"
             clear_staging(staging)

@@ -8,7 +8,6 @@ sealed and named by those above, and whatever is read is checked there.
 import errno
 import fcntl
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,10 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 from urllib.parse import unquote, urlsplit
 
 from perdure.clock import Services, system_services
-from perdure.errors import NotFound, SettingInvalid, SnapshotBroken, SnapshotNotDurable, UsageError
-from perdure.sandbox.limits import OBJECT_NAME_CHARACTERS_MAX, OBJECTS_LISTED_MAX
-
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+from perdure.errors import NotFound, SettingInvalid, SnapshotBroken, SnapshotNotDurable
+from perdure.sandbox.export._names import checked_name
+from perdure.sandbox.limits import OBJECTS_LISTED_MAX
 
 _STAGING = ".staging"
 """Folder of what is being written; no object's name begins with a full stop."""
@@ -77,18 +75,6 @@ class ObjectStore(Protocol):
     def delete(self, name: str) -> None:
         """Remove an object. Durability: it is gone when this returns. Idempotent: yes."""
         ...
-
-
-def checked_name(name: str) -> str:
-    """Return the name of an object.
-
-    Raises:
-        UsageError: it can be none.
-    """
-    if len(name) > OBJECT_NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
-        msg = f"{name[:80]!r} can't be the name of an object; nothing was changed"
-        raise UsageError(msg)
-    return name
 
 
 class FolderObjects:
@@ -286,11 +272,26 @@ def _of_folder(url: str, services: Services) -> ObjectStore:
     return FolderObjects(path, services=services)
 
 
-_BUILT_IN: dict[str, Callable[[str, Services], ObjectStore]] = {"file": _of_folder}
+def _of_bucket(url: str, services: Services) -> ObjectStore:
+    try:
+        from perdure.sandbox.export import _s3  # noqa: PLC0415  # the driver of an extra
+    except ImportError as error:
+        msg = (
+            f"{error.name} is missing, which buckets are reached by; nothing was changed: "
+            "pip install 'perdure[s3]'"
+        )
+        raise SettingInvalid(msg) from error
+    return _s3.of_url(url, services)
+
+
+_BUILT_IN: dict[str, Callable[[str, Services], ObjectStore]] = {
+    "file": _of_folder,
+    "s3": _of_bucket,
+}
 
 
 def make_objects(url: str | ObjectStore, services: Services) -> ObjectStore:
-    """Return the place that a URL names: `file:///path`, or a plug-in's scheme.
+    """Return the place that a URL names: `file:///path`, `s3://bucket/prefix`, or a plug-in's.
 
     A plug-in is a function `(url, services) -> ObjectStore` in the entry point group
     `perdure.objects`, under its scheme.

@@ -1,13 +1,14 @@
 """Pieces of content: each an object, named by what is in it, put there once."""
 
-from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 
 from msgspec import Struct
 
 from perdure.codec.limits import COMPRESSED_MIN
 from perdure.errors import NotFound, SnapshotBroken
+from perdure.sandbox.export._condemned import Condemned
 from perdure.sandbox.export._objects import ObjectStore
 from perdure.sandbox.export._sealer import Sealer
 from perdure.sandbox.limits import PIECE_BYTES
@@ -50,13 +51,26 @@ class Pieces:
     """The pieces of a tenant, at a place of objects."""
 
     def __init__(
-        self, objects: ObjectStore, sealer: Sealer, *, go_on: Callable[[], None] = lambda: None
+        self,
+        objects: ObjectStore,
+        sealer: Sealer,
+        *,
+        go_on: Callable[[], None] = lambda: None,
+        condemned: Condemned | None = None,
     ) -> None:
-        """Use a place; `go_on` is called before each piece, and raises where work is to stop."""
+        """Use a place.
+
+        Args:
+            objects: the place.
+            sealer: of the tenant.
+            go_on: called before each piece; raises where work is to stop.
+            condemned: what is given up there; None: nothing is put.
+        """
         self._objects = objects
         self._sealer = sealer
         self._go_on = go_on
-        self._last: OrderedDict[bytes, bytes] = OrderedDict()
+        self._condemned = condemned
+        self.used: set[str] = set()
         self.tally = Tally()
 
     def put(self, content: bytes | bytearray) -> bytes:
@@ -65,13 +79,19 @@ class Pieces:
         digest = sha256(content).digest()
         self.tally.pieces += 1
         self.tally.bytes += len(content)
-        name = self.name_of(digest)
-        if not self._objects.has(name):
+        name, is_there = self._place_of(self.name_of(digest))
+        self.used.add(name)
+        if not is_there:
             stored = self._sealer.seal(bytes(content), ("piece", digest))
             if self._objects.put(name, stored):
                 self.tally.new += 1
                 self.tally.stored_bytes += len(stored)
         return digest
+
+    def _place_of(self, name: str) -> tuple[str, bool]:
+        if self._condemned is None:
+            return name, self._objects.has(name)
+        return self._condemned.free(name)
 
     def get(self, digest: bytes, length: int) -> bytes:
         """Return a piece.
@@ -81,11 +101,7 @@ class Pieces:
         """
         self._go_on()
         name = self.name_of(digest)
-        try:
-            stored = self._objects.get(name, bytes_max=_STORED_BYTES_MAX)
-        except NotFound as error:
-            msg = f"{error}, and a snapshot needs it; nothing was restored"
-            raise SnapshotBroken(msg, object=name) from error
+        stored = self._stored(name)
         self.tally.pieces += 1
         self.tally.bytes += length
         try:
@@ -97,6 +113,17 @@ class Pieces:
             msg = f"the object {name!r} of {self._objects.place} is not what was put there"
             raise SnapshotBroken(msg, object=name)
         return content
+
+    def _stored(self, name: str) -> bytes:
+        """Return a piece's object: that of its name, or one that was put when that was given up."""
+        try:
+            return self._objects.get(name, bytes_max=_STORED_BYTES_MAX)
+        except NotFound as error:
+            for other in self._objects.list(f"{name}."):
+                with suppress(NotFound):
+                    return self._objects.get(other, bytes_max=_STORED_BYTES_MAX)
+            msg = f"{error}, and a snapshot needs it; nothing was restored"
+            raise SnapshotBroken(msg, object=name) from error
 
     def name_of(self, digest: bytes) -> str:
         """Return the name of a piece's object."""

@@ -50,7 +50,7 @@ def tenants_of(objects: ObjectStore) -> Iterator[str]:
     while names := objects.list("", after=after, limit=1):
         folder = names[0].partition("/")[0]
         yield folder
-        after = f"{folder}/~"  # above every name in it
+        after = f"{folder}0"  # the character after `/`: above every name in it
 
 
 async def verify(

@@ -1,6 +1,7 @@
 """Whether what is noted as exported is there, with all that it stands on."""
 
 from perdure.errors import NotFound, SnapshotBroken
+from perdure.sandbox.export._condemned import Condemned
 from perdure.sandbox.export._exporting import Note
 from perdure.sandbox.export._importing import Catalogue, parse_name
 
@@ -8,9 +9,10 @@ from perdure.sandbox.export._importing import Catalogue, parse_name
 class Whole:
     """Looks at manifests, and remembers which are whole."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        """Look in a catalogue."""
+    def __init__(self, catalogue: Catalogue, condemned: Condemned) -> None:
+        """Look in a catalogue; what is given up counts as not there."""
         self._catalogue = catalogue
+        self._condemned = condemned
         self._known: set[Note] = set()
 
     def __call__(self, note: Note) -> bool:
@@ -22,7 +24,7 @@ class Whole:
         passed: list[Note] = []
         while note not in self._known:
             found = parse_name(note.object)
-            if found is None:
+            if found is None or note.object in self._condemned:
                 return False
             try:
                 manifest, digest = self._catalogue.read(found)

@@ -7,12 +7,15 @@ with the command, then those that its process and services write to to be in gro
 and the lock of the sandbox, if it is to hold it.
 
     {"do": 7, "is_locked": true}
+    {"do": "stop"}              start no command that waits for services: it is not wanted any more
     {"do": "lend"}              have it send a copy of the lock that it holds: `{"lent": true}`
     {"do": "remember"}          write to the descriptor which services are up
 
 It answers `{"id": 7, "services": [[name, why]]}` if there are services, and in the end
 `{"id": 7, "code": 0, "left": [[pid, line]]}`, which it knows from the kernel and not from what ran;
-or `{"id": 7, "refused": why}`, if there is no room for a process.
+or `{"id": 7, "no_folder": why}`, if it can't begin in the folder that it is to begin in; or
+`{"id": 7, "refused": why}`, if there is no room for a process; `{"id": 7, "code": null}`, if it
+was stopped before it began.
 
 A tree for one command ends with it. One that stays goes on: what a command left running lives
 until the tree is killed, and so do services; both in groups of their own. Process 1 is in none that
@@ -27,7 +30,7 @@ import signal
 import socket
 from typing import Any
 
-from . import commands, keeping, services
+from . import commands, keeping, services, template
 from .processes import Processes, session_of
 from .reports import LOCK_FD, REPORT_FD, packed, report
 
@@ -69,13 +72,15 @@ class First:
         self._spare = 0
         self._to_spare: socket.socket
         self._printed = printed
+        self._python = spec.get("python")
+        self._template = template.Template(None, filter_)
         if processes is None:
             proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._processes = Processes(proc)
-            self._services = services.Running(self._processes, self._reap)
+            self._services = services.Running(self._processes, self._reap, self._is_stopped)
         else:
             self._processes = processes
-            self._services = keeping.Adopted(processes, self._reap)
+            self._services = keeping.Adopted(processes, self._reap, self._is_stopped)
             self._services.take_up(spec["up"])
         self._is_over = False
         self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -91,6 +96,8 @@ class First:
         self._fork_spare()
         report({"ready": True}, self._of_worker.fileno())
         self._of_worker.close()
+        with contextlib.suppress(OSError):  # no room for a process: there is none then
+            self._template = template.Template(self._python, self._filter)
         poll = select.poll()
         for fd in (self._channel.fileno(), self._woken, REPORT_FD, self._printed):
             if fd >= 0:
@@ -149,16 +156,37 @@ class First:
     def _begin(self, number: int, told: int, streams: list[int], groups: list[int]) -> None:
         command_groups, service_groups = groups[:1], groups[1:]
         spec = commands.read_spec(told)
-        if spec["act"] == "run":
-            up = self._services.bring_up(spec["env"], service_groups, self._filter)
-            if up:
+        if spec["act"] in ("run", "python"):
+            why = _why_no_folder(spec["cwd"])
+            if why:
+                self._tell({"id": number, "no_folder": why})
+                self._is_over = not self._is_staying
+                return
+
+            def tell(up: list[list[str]]) -> None:
                 self._tell({"id": number, "services": up})
+
+            if not self._services.bring_up(spec["env"], service_groups, self._filter, tell):
+                self._tell({"id": number, "code": None, "left": []})
+                return
+        program = self._template.take(spec, streams)
+        if program:
+            self._commands[program] = number
+            return
         if not self._spare:
             self._fork_spare()
         socket.send_fds(self._to_spare, [b"do"], [*streams, told, *command_groups])
         self._to_spare.close()
         self._commands[self._spare] = number
         self._spare = 0
+
+    def _is_stopped(self, wait_s: float) -> bool:
+        """Wait a while; return sooner, True, if the worker wants no command, or is gone."""
+        readable, _, _ = select.select([self._channel], [], [], wait_s)
+        if not readable:
+            return False
+        packet = self._channel.recv(PACKET_BYTES_MAX, socket.MSG_PEEK)
+        return not packet or json.loads(packet)["do"] == "stop"
 
     def _fork_spare(self) -> None:
         """Have a process that will be the next command: making it takes longer than most last."""
@@ -186,12 +214,13 @@ class First:
                 self._spare = 0
             number = self._commands.pop(pid, None)
             if number is None:
-                self._services.ended(pid)
+                if not self._template.ended(pid):
+                    self._services.ended(pid)
                 continue
             left: list[list[Any]] = []
             # It was executed: whatever happens now, this is how it ended.
             with contextlib.suppress(OSError):
-                left = self._left(self._services.sessions | {self._spare})
+                left = self._left(self._services.sessions | {self._spare, self._template.session})
             self._tell({"id": number, "code": os.waitstatus_to_exitcode(status), "left": left})
             if not self._is_staying:
                 self._is_over = True
@@ -202,11 +231,22 @@ class First:
     def _left(self, sessions: set[int]) -> list[list[Any]]:
         """Return [pid, command line] of what is alive beside this process and the services."""
         left: list[list[Any]] = []
-        for pid in self._processes.alive():
+        alive = self._processes.alive()
+        self._processes.settle([pid for pid in alive[:LEFT_MAX] if session_of(pid) not in sessions])
+        for pid in alive:
             line = self._processes.command_line(pid) if len(left) < LEFT_MAX else ""
             if line and session_of(pid) not in sessions:
                 left.append([pid, line])
         return left
+
+
+def _why_no_folder(path: str) -> str:
+    """Return why nothing can begin in a folder; empty: it can."""
+    try:
+        os.close(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
 
 
 def _look_up() -> None:

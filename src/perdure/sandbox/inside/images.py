@@ -11,6 +11,7 @@ where it is not, each call would look anew (50 ms). `home` is a mount namespace 
 
 import json
 import os
+import re
 import signal
 import stat
 from typing import Any, NoReturn
@@ -30,6 +31,10 @@ COLLECT_S = 20
 """How long processes may take to be stopped."""
 PROCESSES_MAX = 4_096
 """Processes of a tree that are looked at."""
+SOCKETS_BYTES_MAX = 16 << 20
+"""Bytes of the kernel's list of sockets that are read: more than 100,000 of them."""
+_SOCKET = re.compile(rb"[0-9a-f]+:(?: +[0-9A-Fa-f]+){6}(?: (.*))?")
+"""A line of that list; with a line end in a path there are lines that are none."""
 
 _TMPFS = 0x01021994
 _COMMON = (
@@ -95,6 +100,7 @@ def be_dump(program: str, pid: int, folder: str, at_home: int) -> NoReturn:
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
         for each in descendants(pid):
             _check_names(each)
+        _check_sockets(pid)
         outside = _outside(pid)
         _put(images, OUTSIDE, json.dumps(outside).encode())
         arguments = [program, "dump", f"--tree={pid}", *_COMMON]
@@ -147,6 +153,54 @@ def _check_names(pid: int) -> None:
         if is_gone and seen.st_dev != own and (stat.S_ISREG(seen.st_mode) or name[0] == "/"):
             msg = f"process {pid} uses {name!r}, which has no name any more"
             raise Unfit(msg)
+
+
+def _check_sockets(pid: int) -> None:
+    """Refuse a socket whose path is gone, and leads through what is no folder now.
+
+    CRIU binds such a socket to its path on the way back and makes the folders that it lacks, so
+    that none may be where a link of the sandbox leads.
+
+    Raises:
+        Unfit: there is one, or one whose path can't be told.
+    """
+    here = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/{pid}/net/unix", "rb") as file:
+            _titles, *lines = file.read(SOCKETS_BYTES_MAX).split(b"\n")
+        for line in filter(None, lines):
+            found = _SOCKET.fullmatch(line)
+            if found is None:
+                msg = "a socket is bound to a path that can't be told"
+                raise Unfit(msg)
+            path = os.fsdecode(found[1] or b"")
+            if path.startswith("/") and not _is_bound_well(here, path):
+                msg = f"a socket was bound at {path!r}, which is gone and leads through a link now"
+                raise Unfit(msg)
+    finally:
+        os.close(here)
+
+
+def _is_bound_well(here: int, path: str) -> bool:
+    """Return whether there is a socket at a path, or nothing, below folders that are no links."""
+    flags = os.O_PATH | os.O_NOFOLLOW
+    try:
+        found = sys_.open_in_root(here, path, flags)
+    except OSError:
+        found = -1
+    if found >= 0:
+        is_there = stat.S_ISSOCK(os.fstat(found).st_mode)
+        os.close(found)
+        if is_there:
+            return True
+    try:
+        parent = os.path.dirname(path).strip("/") or "."
+        os.close(sys_.open_beneath(here, parent, flags | os.O_DIRECTORY))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # a part of it is a link, or no folder
+    return True
 
 
 def _is_from_outside(at: str) -> bool:

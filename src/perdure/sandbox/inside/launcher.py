@@ -8,6 +8,8 @@ kills every sandbox and ends; when the launcher dies, the kernel kills them.
 A request is one packet of JSON with descriptors:
 
     {"id": 1, "tree": true}     build a tree: of a file with its spec, and of the sandbox's lock
+    {"id": 1, "spare": true}    have the first process of a tree: of a file with its `cgroups`
+    {"id": 1, "claim": true}    build its tree with that, as above
     {"id": 1, "kill": true}     kill it
     {"id": 1, "dump": folder}   take images of its processes, which ends them: see `keeping`
 
@@ -35,7 +37,7 @@ import select
 import signal
 import socket
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from . import images, seccomp, tree
 from . import syscalls as sys_
@@ -53,16 +55,18 @@ class Tree:
     Attributes:
         opener: pid of its opener.
         mapped: where its first process waits to be let go.
+        claim: what a spare is to be told when its first process is known: descriptors.
         pid: of its first process, once it is known.
         keeper: of process 1 where that is not the first, once it is known.
     """
 
     def __init__(self, name: int, spec: dict[str, Any], opener: int, mapped: int) -> None:
-        """Belong to the request of this number."""
+        """Belong to the request of this number; a spare's spec has neither ids nor a note yet."""
         self.name = name
-        self.ids = spec["range"]
-        self.note = spec["note"]
+        self.is_rootless = spec["is_rootless"] if "is_rootless" in spec else spec["range"][1] == 1
+        self.note = spec.get("note", "")
         self.groups = spec["cgroups"]
+        self.claim: list[int] = []
         self.criu = spec.get("criu", "")
         self.keeper = 0
         self.opener = opener
@@ -70,8 +74,14 @@ class Tree:
         self.pid = 0
         self.is_killed = False
 
+    def write_note(self) -> None:
+        """Name the first process where others of the sandbox look for it."""
+        _put(self.note, f"{self.pid} {_started_at(self.pid)}")
+
     def let_go(self) -> None:
         """Close the end that its first process waits at. Idempotent."""
+        while self.claim:
+            os.close(self.claim.pop())
         if self.mapped >= 0:
             os.close(self.mapped)
             self.mapped = -1
@@ -133,24 +143,57 @@ class Launcher:
             return False  # the worker closed it, or died
         try:
             request = json.loads(packet)
-            if "tree" in request:
-                told, lock = descriptors
-                with open(told, "rb", closefd=False) as file:
-                    self._build(request["id"], json.loads(file.read()), lock)
+            if "tree" in request or "spare" in request:
+                told, *lock = descriptors
+                self._build(request["id"], _spec_in(told), lock)
             else:
                 for each in [*self._trees.values()]:
                     if each.name == request["id"]:
-                        self._told(each, request)
+                        self._told(each, request, descriptors)
         finally:
             for fd in descriptors:
                 os.close(fd)
         return True
 
-    def _told(self, each: Tree, request: dict[str, Any]) -> None:
-        if "dump" in request:
-            self._dump(each, request["dump"])
-        else:
-            each.kill()
+    def _told(self, each: Tree, request: dict[str, Any], descriptors: list[int]) -> None:
+        try:
+            if "dump" in request:
+                self._dump(each, request["dump"])
+            elif "claim" in request:
+                self._claim(each, descriptors)
+            else:
+                each.kill()
+        except Exception as error:  # noqa: BLE001  # of one tree: the others go on
+            self._gave_up(each, error)
+
+    def _gave_up(self, each: Tree, error: Exception) -> None:
+        """End one tree, which could not be served: a full disk, or no descriptor left."""
+        self._tell(each.name, failed=f"{type(error).__name__}: {error}")
+        each.kill()
+        if not each.pid:
+            each.let_go()  # the first process, wherever it is, ends when it hears this
+
+    def _claim(self, each: Tree, descriptors: list[int]) -> None:
+        """Tell a spare what it is the first process of, as soon as it is known itself."""
+        spec = _spec_in(descriptors[0])
+        each.note = spec["note"]
+        userns = self._mapping(spec["range"])
+        for fd in [*descriptors, *([userns] if userns else [])]:
+            each.claim.append(os.dup(fd))
+        if each.pid:
+            self._tell_spare(each)
+
+    def _tell_spare(self, each: Tree) -> None:
+        each.write_note()
+        [heard] = [fd for fd, other in self._trees.items() if other is each]
+        channel = socket.socket(fileno=heard)
+        try:
+            with contextlib.suppress(ConnectionError):  # it ended: that is heard next
+                socket.send_fds(channel, [b"{}"], each.claim)
+        finally:
+            channel.detach()
+            while each.claim:
+                os.close(each.claim.pop())
 
     def _dump(self, each: Tree, folder: str) -> None:
         pid = os.fork()
@@ -173,12 +216,13 @@ class Launcher:
             self._home = images.home()
         return -1 if path.startswith("/run/") else self._home
 
-    def _build(self, name: int, spec: dict[str, Any], lock: int) -> None:
+    def _build(self, name: int, spec: dict[str, Any], lock: list[int]) -> None:
+        """Fork what becomes a tree; without a lock: a spare."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         heard, report = ours.detach(), theirs.detach()
         mapped, tell = os.pipe()
         try:
-            userns = self._mapping(spec["range"])
+            userns = self._mapping(spec["range"]) if lock else 0
             opener = os.fork()
         except OSError as error:
             self._tell(name, failed=str(error))
@@ -187,8 +231,10 @@ class Launcher:
                 os.close(fd)
             return
         if opener == 0:
+            if not lock:
+                tree.open_spare(spec, [report, mapped], self._filter)
             home = self._at_home(spec["staging"]) if spec.get("images") else -1
-            tree.open_tree(spec, [report, mapped, lock], userns, self._filter, home)
+            tree.open_tree(spec, [report, mapped, *lock], userns, self._filter, home)
         os.close(report)
         os.close(mapped)
         self._trees[heard] = Tree(name, spec, opener, tell)
@@ -213,10 +259,7 @@ class Launcher:
                 self._said(each, json.loads(packet), handed)
                 return
         except Exception as error:  # noqa: BLE001  # of one tree: the others go on
-            self._tell(each.name, failed=f"{type(error).__name__}: {error}")
-            each.kill()
-            if not each.pid:
-                each.let_go()  # the first process, wherever it is, ends when it hears this
+            self._gave_up(each, error)
             return
         finally:
             for descriptor in handed:
@@ -276,18 +319,25 @@ class Launcher:
         # The first process is to die with its parent, and its parent is to be this process.
         os.waitpid(each.opener, 0)
         each.opener = 0
-        first, count = each.ids
-        if count == 1:
-            _write_maps(each.pid, first, count)
-        _put(each.note, f"{each.pid} {_started_at(each.pid)}")
+        if each.is_rootless:
+            _write_maps(each.pid, 0, 1)
+        if each.note and not each.claim:
+            each.write_note()
         self._tell(each.name, pid=each.pid)
         if each.is_killed:
             each.kill()
         else:
             os.write(each.mapped, b"m")
+            if each.claim:
+                self._tell_spare(each)
 
     def _tell(self, name: int, **message: Any) -> None:
         self._channel.send(json.dumps({"tree": name, **message}).encode())
+
+
+def _spec_in(descriptor: int) -> dict[str, Any]:
+    spec: dict[str, Any] = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+    return spec
 
 
 def _received(fd: int) -> tuple[bytes, list[int]]:
@@ -303,18 +353,30 @@ def _received(fd: int) -> tuple[bytes, list[int]]:
         channel.detach()
 
 
+def _hold_userns(first: int, says: int, launcher: int) -> NoReturn:
+    """Make a user namespace of nobody's ids yet, and be there until somebody has hold of it."""
+    # Who waits for the launcher's end must not wait for this process's, too.
+    os.dup2(says, 3)
+    os.closerange(4, 1 << 20)
+    # What the kernel counts for each user is counted for the tenant then, and not for root.
+    os.setgroups([])
+    os.setresgid(first, first, first)
+    os.setresuid(first, first, first)
+    sys_.unshare(sys_.CLONE_NEWUSER)
+    sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of rights takes it back
+    if os.getppid() == launcher:
+        os.write(3, b"r")
+        signal.pause()
+    os._exit(1)
+
+
 def _new_userns(first: int, count: int) -> int:
     """Return a descriptor of a user namespace in which ids from 0 on are those from `first` on."""
     ready, says = os.pipe()
+    launcher = os.getpid()
     holder = os.fork()
     if holder == 0:
-        # What the kernel counts for each user is counted for the tenant then, and not for root.
-        os.setgroups([])
-        os.setresgid(first, first, first)
-        os.setresuid(first, first, first)
-        sys_.unshare(sys_.CLONE_NEWUSER)
-        os.write(says, b"r")
-        signal.pause()
+        _hold_userns(first, says, launcher)
     os.read(ready, 1)
     try:
         _write_maps(holder, first, count)

@@ -1,9 +1,21 @@
 """Who is alive in a tree, as its first process or its steward sees them."""
 
 import os
+import select
 
 LINE_BYTES = 200
 """How much of a command line is read."""
+SETTLE_ROUNDS = 500
+SETTLE_STEP_S = 0.002
+"""How often, and after what pause, it is looked whether a fork has become another program: 1 s in
+all, on a host that is busy."""
+FORK_TICKS_MAX = 3
+"""Ticks of the processor, of 10 ms, in which a fork becomes another program if it is going to."""
+
+_FORKED = 0x40
+"""PF_FORKNOEXEC: it is a fork that has not become another program."""
+_FLAGS, _USER_TICKS, _SYSTEM_TICKS = 6, 11, 12
+"""Fields of /proc/PID/stat after the name."""
 
 
 class Processes:
@@ -32,6 +44,28 @@ class Processes:
         """Return whether a process has not ended."""
         status = self._read(f"{pid}/stat").rpartition(")")[2].split()
         return bool(status) and status[0] not in {"Z", "X"}
+
+    def settle(self, pids: list[int]) -> None:
+        """Return when these processes are what they are going to be, or after a while.
+
+        A fork is about to become another program, or goes on as what it is: that one waits for
+        something before long, or has used more of the processor than it takes to become another.
+        """
+        for _ in range(SETTLE_ROUNDS):
+            pids = [pid for pid in pids if self._is_beginning(pid)]
+            if not pids:
+                return
+            select.select([], [], [], SETTLE_STEP_S)
+
+    def _is_beginning(self, pid: int) -> bool:
+        fields = self._read(f"{pid}/stat").rpartition(")")[2].split()
+        if not fields or fields[0] not in {"R", "D"}:
+            return False
+        is_fork = int(fields[_FLAGS]) & _FORKED and not self._has_worked(fields)
+        return bool(is_fork) or not self._read(f"{pid}/cmdline", 1)
+
+    def _has_worked(self, fields: list[str]) -> bool:
+        return int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]) >= FORK_TICKS_MAX
 
     def inner(self, pid: int) -> int:
         """Return the number that a process has in the sandbox; 0: it is gone."""

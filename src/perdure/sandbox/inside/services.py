@@ -24,6 +24,8 @@ MANIFEST_BYTES_MAX = 1 << 16
 SERVICES_MAX = 16
 READY_S_MAX = 600
 POLL_S = 0.02
+STILL_WAITING = "it did not come up before the command was killed"
+STOPPED = "it did not come up before the command was killed, and was ended with it"
 LOG_BYTES = 2_000
 """How much of a log is shown of a service that is not up."""
 END_ROUNDS = 50
@@ -33,10 +35,23 @@ END_ROUNDS = 50
 class Running:
     """The services of a tree that are up."""
 
-    def __init__(self, processes: Processes, reap: Callable[[], None]) -> None:
-        """Have none yet; `reap`: takes what ended, so that no number stays taken."""
+    def __init__(
+        self,
+        processes: Processes,
+        reap: Callable[[], None],
+        is_stopped: Callable[[float], bool],
+    ) -> None:
+        """Have none yet.
+
+        Args:
+            processes: of the tree.
+            reap: takes what ended, so that no number stays taken.
+            is_stopped: waits so many seconds, and returns sooner, True, if nobody wants the command
+                any more that services are brought up for.
+        """
         self._processes = processes
         self._reap = reap
+        self._is_stopped = is_stopped
         self._up: dict[str, tuple[dict[str, Any], int]] = {}
         self._late: set[str] = set()
 
@@ -51,8 +66,24 @@ class Running:
             if of_service == pid:
                 del self._up[name]
 
-    def bring_up(self, env: dict[str, str], groups: list[int], filter_: bytes) -> list[list[str]]:
-        """Have up what the sandbox wants up, and nothing else; return [name, why it is not]."""
+    def bring_up(
+        self,
+        env: dict[str, str],
+        groups: list[int],
+        filter_: bytes,
+        tell: Callable[[list[list[str]]], None],
+    ) -> bool:
+        """Have up what the sandbox wants up, and nothing else.
+
+        Args:
+            env: of the command.
+            groups: files that processes of services write to to be in groups.
+            filter_: for seccomp.
+            tell: is told [name, why it is not up] of each, before it is waited for, and in the end.
+
+        Returns:
+            Whether the command is wanted still: if not, the service that was waited for was ended.
+        """
         wanted = {each["name"]: each for each in listed()}
         for name, (settings, pid) in [*self._up.items()]:
             if wanted.get(name) != settings:
@@ -65,10 +96,19 @@ class Running:
                 self._up[name] = each, self._start(each, env, groups, filter_)
                 waits[name] = each
         told = dict.fromkeys(wanted, "")
+        if waits:
+            tell([[name, STILL_WAITING if name in waits else ""] for name in wanted])
+        is_wanted = True
         for name, each in waits.items():
-            told[name] = self._wait_until_up(each, self._up[name][1])
-        self._late = {name for name, why in told.items() if why}
-        return [[name, why] for name, why in told.items()]
+            told[name] = self._wait_until_up(each, self._up[name][1], is_wanted=is_wanted)
+            if told[name] == STOPPED:
+                is_wanted = False
+                self._end(self._up[name][1])
+                self._up.pop(name, None)
+        self._late = {name for name, why in told.items() if why and name in self._up}
+        if wanted:
+            tell([[name, why] for name, why in told.items()])
+        return is_wanted
 
     def remembered(self) -> list[list[Any]]:
         """Return [settings, number in the sandbox] of those that are up, for `take_up`."""
@@ -96,12 +136,14 @@ class Running:
         gone, status = os.waitpid(pid, os.WNOHANG)
         return f"with code {os.waitstatus_to_exitcode(status)}" if gone else ""
 
-    def _wait_until_up(self, service: dict[str, Any], pid: int) -> str:
+    def _wait_until_up(self, service: dict[str, Any], pid: int, *, is_wanted: bool) -> str:
         """Return when a service answers at its port, or can't: why; empty: it is up.
 
-        One without a port is up when it has not ended after a moment.
+        One without a port is up when it has not ended after a moment. `is_wanted`: whether there is
+        a command to wait for it.
         """
         rounds = int(service["ready_s"] / POLL_S) if service["port"] else 5
+        rounds = rounds if is_wanted else 0
         for _ in range(max(rounds, 1)):
             how = self._ended_how(pid)
             if how:
@@ -109,16 +151,18 @@ class Running:
                 return f"it ended {how}: {_tail(service)}"
             if service["port"] and _answers(service["port"]):
                 return ""
-            select.select([], [], [], POLL_S)
+            if self._is_stopped(POLL_S):
+                return STOPPED
         if not service["port"]:
             return ""
         waited = f"{service['ready_s']:g} s"
         return f"nothing answers at port {service['port']} after {waited}: {_tail(service)}"
 
     def _end(self, session: int) -> None:
-        """Kill a service and what is in its session."""
+        """Kill a service and what is in its session; also one that has not made its session yet."""
         for _ in range(END_ROUNDS):
-            found = [pid for pid in self._processes.alive() if session_of(pid) == session]
+            alive = self._processes.alive()
+            found = [pid for pid in alive if session in (pid, session_of(pid))]
             if not found:
                 return
             for pid in found:

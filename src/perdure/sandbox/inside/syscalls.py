@@ -16,6 +16,7 @@ IS_ARM = platform.machine() == "aarch64"
 # Numbers above 400 are the same on both architectures.
 PIVOT_ROOT = 41 if IS_ARM else 155
 SECCOMP = 277 if IS_ARM else 317
+KCMP = 272 if IS_ARM else 312
 OPEN_TREE = 428
 MOVE_MOUNT = 429
 FSOPEN = 430
@@ -59,8 +60,11 @@ PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _AT_FDCWD = -100
+_KCMP_FILES = 2
 _BENEATH = 0x02 | 0x04 | 0x08
 """RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS and RESOLVE_BENEATH."""
+_IN_ROOT = 0x02 | 0x10
+"""RESOLVE_NO_MAGICLINKS and RESOLVE_IN_ROOT."""
 _AT_EMPTY_PATH = 0x1000
 _AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 0x1
@@ -130,6 +134,21 @@ def open_beneath(folder: int, path: str, flags: int) -> int:
     """
     how = struct.pack("3Q", flags | os.O_CLOEXEC, 0, _BENEATH)
     return syscall(OPENAT2, folder, _path(path), how, len(how))
+
+
+def open_in_root(folder: int, path: str, flags: int) -> int:
+    """Return a descriptor of what is at a path where a folder is the root, for links, too.
+
+    Raises:
+        OSError: it is not there.
+    """
+    how = struct.pack("3Q", flags | os.O_CLOEXEC, 0, _IN_ROOT)
+    return syscall(OPENAT2, folder, _path(path), how, len(how))
+
+
+def kcmp_files(one: int, other: int) -> int:
+    """Return 0 if two OS threads have the same table of descriptors."""
+    return syscall(KCMP, one, other, _KCMP_FILES, 0, 0)
 
 
 def file_system_kind(path: str) -> int:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import psycopg
 from msgspec import Struct
-from psycopg.errors import FeatureNotSupported, InsufficientPrivilege
+from psycopg.errors import FeatureNotSupported, InsufficientPrivilege, InterfaceError
 
 from perdure.clock import Services
 from perdure.errors import CommitUncertain, SettingInvalid, StoreError, StoreUnavailable
@@ -204,8 +204,32 @@ class Lanes:
         future = self._future()
         self._calls.put_nowait(Call(name, sql, params, future, is_write, work, statement))
         if self._idle < self._calls.qsize() and len(self._tasks) < self._most:
-            self._tasks.append(asyncio.create_task(self._serve(), name="perdure-lane"))
+            self._begin()
         return future
+
+    def _begin(self) -> None:
+        task = asyncio.create_task(self._serve(), name="perdure-lane")
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Have calls served, or refused, that were handed to a lane which somebody cancelled.
+
+        `asyncio.run` cancels all tasks at once where an exception ends it: whoever closes the
+        store then waits for what it calls last.
+        """
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if self._tasks or self._calls.empty():
+            return
+        if not self._is_closed:
+            self._begin()
+            return
+        while not self._calls.empty():
+            call = self._calls.get_nowait()
+            if call is not None:
+                msg = f"the store {self._options.place} was closed; {call.name!r} was not begun"
+                _refuse(call, StoreUnavailable(msg))
 
     @staticmethod
     def _future() -> "asyncio.Future[Any]":
@@ -217,7 +241,6 @@ class Lanes:
         for _task in self._tasks:
             self._calls.put_nowait(None)
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
 
     async def _next_call(self) -> Call | None:
         """Return the next call; None: this lane ends, as it was not needed for a while."""
@@ -343,12 +366,16 @@ class _Lane:
 
     async def settle(self, call: Call) -> None:
         """Serve a call and resolve its future."""
-        await self._turn()
-        self._is_busy = True
         try:
-            await self._settle(call)
-        finally:
-            self._is_busy = False
+            await self._turn()
+            self._is_busy = True
+            try:
+                await self._settle(call)
+            finally:
+                self._is_busy = False
+        except asyncio.CancelledError:
+            _refuse(call, self._cut_off(call))
+            raise
 
     async def _settle(self, call: Call) -> None:
         try:
@@ -360,6 +387,13 @@ class _Lane:
         else:
             if not call.future.done():
                 call.future.set_result(rows)
+
+    def _cut_off(self, call: Call) -> StoreError:
+        """Return the error of a call whose lane was cancelled: by whoever cancels all tasks."""
+        if call.is_write:
+            return self._uncertain(call, InterfaceError("its task was cancelled"))
+        msg = f"{self._options.place}: {call.name!r} was cancelled; nothing was written"
+        return StoreUnavailable(msg)
 
     def _reach(self, call: Call, moment: str) -> None:
         """Tell the probe of a write; a read that is killed leaves nothing to look at."""
