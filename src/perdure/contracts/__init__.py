@@ -1,0 +1,1 @@
+"""Operational contracts between an agent and its container platform, checked and proved."""

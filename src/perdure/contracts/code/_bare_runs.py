@@ -1,0 +1,128 @@
+"""Runs that no request waits for, of a graph that was surely compiled without a saver.
+
+Other graphs of the same service may have one: here it is followed which graph a run is of, from the
+name that is run to the call that compiles it.
+"""
+
+import ast
+
+from perdure.contracts.code import _catalog, limits
+from perdure.contracts.code._chosen import Bound
+from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._marks import evidence
+from perdure.contracts.code._outliving import all_begun, runs_in
+from perdure.contracts.code._program import Program, Variable, last_name
+from perdure.contracts.code._scopes import Scope
+from perdure.contracts.code._sites import Sites
+from perdure.contracts.code._values import Kind
+from perdure.contracts.code.facts import Role
+from perdure.contracts.evidence import Evidence
+
+_AGENTS = ("create_deep_agent", "create_supervisor")
+"""Agents whose runs are work of many steps; others answer one message."""
+
+
+def bare_run(flow: Flow, sites: Sites) -> tuple[Evidence, ...]:
+    """Find the first such run: where the graph is made, what begins it, and where it is run."""
+    bare = _bare(sites)
+    if not bare:
+        return ()
+    story: tuple[Evidence, ...] = ()
+    others: dict[tuple[str, int], Evidence] = {}
+    for begun, step in all_begun(flow):
+        for scope, call in runs_in(flow, begun):
+            func = call.node.func
+            made = (
+                compiled(flow.program, scope, func.value)
+                if isinstance(func, ast.Attribute)
+                else None
+            )
+            one = bare.get(id(made)) if made is not None else None
+            if one is None:
+                continue
+            note = f"{one.sink.maker} makes a graph without a saver"
+            place = evidence(one.sink.scope, one.sink.line, note)
+            others.setdefault((place.file, place.line), place)
+            story = story or (step, evidence(scope, call.node.lineno, "runs that graph"))
+    return (*list(others.values())[: limits.STORY_MAX], *story)
+
+
+def _bare(sites: Sites) -> dict[int, Bound]:
+    """Return the calls that compile graphs of several steps without a saver, by `id`."""
+    steps = {id(one) for one in sites.steps(sites.program.live)}
+    found: dict[int, Bound] = {}
+    for one in sites.bound:
+        is_none = one.leaf.kind is Kind.CONST and one.leaf.value is None
+        if one.sink.role is not Role.SAVER or one.sink.value is not None or not is_none:
+            continue
+        if id(one.sink.scope) in steps:
+            continue  # made within a step of another graph, which is saved
+        for call in one.sink.scope.calls:
+            is_it = call.node.lineno == one.sink.line
+            if is_it and last_name(call.node.func) == one.sink.maker and _has_steps(one):
+                found[id(call.node)] = one
+    return found
+
+
+def _has_steps(one: Bound) -> bool:
+    if one.sink.maker in _AGENTS:
+        return True
+    owner = one.sink.scope.owner
+    around = list(owner.all_inner()) if owner is not None else [one.sink.scope]
+    return sum(last_name(call.node.func) == "add_node" for s in around for call in s.calls) > 1
+
+
+def compiled(program: Program, scope: Scope, node: ast.expr, depth: int = 0) -> ast.Call | None:
+    """Return the one call that compiles the graph an expression is; `None`: not to be told."""
+    if depth > limits.FLOW_DEPTH_MAX:
+        return None
+    match node:
+        case ast.Await(value=inner) | ast.Call(func=ast.Attribute(attr="with_config", value=inner)):
+            return compiled(program, scope, inner, depth + 1)
+        case ast.Call() if last_name(node.func) in _catalog.GRAPH_MAKERS:
+            return node
+        case ast.Call():
+            meaning = program.meaning(scope, node.func)
+            if isinstance(meaning, Scope) and meaning.kind == "function":
+                return _one(program, [(meaning, one.value) for one in meaning.results], depth)
+        case ast.Attribute(value=ast.Name(id="self")):
+            return _one(program, _own_values(program, scope, node.attr), depth)
+        case ast.Name() | ast.Attribute():
+            known = program.meaning(scope, node)
+            if isinstance(known, Variable):
+                return _one(program, _values(program, known), depth)
+    return None
+
+
+def _own_values(program: Program, scope: Scope, name: str) -> list[tuple[Scope, ast.expr | None]]:
+    around = program.class_around(scope)
+    family = program.family(around) if around is not None else []
+    return [
+        (where, one.value)
+        for where in program.assigning(name)
+        if program.class_around(where) in family
+        for one in where.attributes
+        if isinstance(one.target, ast.Attribute) and one.target.attr == name
+    ]
+
+
+def _values(program: Program, known: Variable) -> list[tuple[Scope, ast.expr | None]]:
+    found = [(known.scope, one.value) for one in known.scope.assigns.get(known.name, ())]
+    if known.scope.kind == "module":
+        for where in program.indexed(known.scope).sharing.get(known.name, ()):
+            found.extend((where, one.value) for one in where.assigns.get(known.name, ()))
+    return found
+
+
+def _one(
+    program: Program, values: list[tuple[Scope, ast.expr | None]], depth: int
+) -> ast.Call | None:
+    """Return what all of several values are, besides `None`; `None` where they differ."""
+    given = [
+        (scope, value)
+        for scope, value in values
+        if value is not None and not (isinstance(value, ast.Constant) and value.value is None)
+    ]
+    calls = [compiled(program, scope, value, depth + 1) for scope, value in given]
+    first = calls[0] if calls else None
+    return first if all(one is first for one in calls) else None

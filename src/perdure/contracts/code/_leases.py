@@ -1,0 +1,185 @@
+"""What is taken outside of the process and must be given back: locks, sandboxes, jobs."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from perdure.contracts._patterns import regex
+from perdure.contracts.code import limits
+from perdure.contracts.code._executed import Executed, asked
+from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._marks import dotted, evidence, keyword
+from perdure.contracts.code._program import last_name
+from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code.facts import Lease
+from perdure.contracts.evidence import Evidence
+
+_SANDBOXES = {
+    "e2b_code_interpreter.Sandbox": ("timeout",),
+    "e2b.Sandbox": ("timeout",),
+    "e2b_code_interpreter.AsyncSandbox": ("timeout",),
+    "e2b.AsyncSandbox": ("timeout",),
+    "modal.Sandbox": ("timeout",),
+}
+"""Sandboxes that a service makes elsewhere; all of these end by themselves by default."""
+
+_GIVES_BACK = regex(r"^(a?release|kill|delete|stop|remove|close|terminate|shutdown|unlock)\w*$")
+_ENDS_CLIENT = regex(r"^(a?close|shutdown|stop|terminate)$")
+_CONNECTION = regex(r"client|http|session|pool|conn|docker|redis|api|executor|server")
+_SANDBOX_PATH = regex(r"/sandbox(es)?/?$")
+_POSTS = frozenset({"post", "request", "_request", "_post", "fetch"})
+_QUERIES = frozenset({"execute", "fetchval", "text", "fetchrow"})
+_ENDS = regex(r"ttl|timeout|expires|lifetime", re.IGNORECASE)
+_CLIENT = regex(r"redis|valkey|cache|client|conn|\br\b", re.IGNORECASE)
+
+
+def leases_of(flow: Flow, executed: Executed) -> tuple[Lease, ...]:
+    """Find what the reachable code takes."""
+    found: list[Lease] = []
+    for scope in flow.program.live:
+        for call in scope.calls:
+            found.extend(
+                replace(lease, when=asked(executed.line(scope, call.guards)))
+                for lease in _of_call(flow, scope, call)
+            )
+            if len(found) >= limits.UNREACHABLE_MAX:
+                return tuple(found)
+    return tuple(found)
+
+
+_ON_CLIENTS = frozenset({"lock", "set", "setnx", "create", "run"})
+"""Methods that take something, of objects whose names say what they are."""
+
+
+def _of_call(flow: Flow, scope: Scope, call: Call) -> Iterator[Lease]:
+    node = call.node
+    name = last_name(node.func)
+    base = ""
+    if name in _ON_CLIENTS and isinstance(node.func, ast.Attribute):
+        base = ast.unparse(node.func.value)
+    library = dotted(flow, scope, call)
+    if name == "lock" and _CLIENT.search(base) and "redis" in _imports(scope):
+        yield _lease(scope, call, "a Redis lock", expires=_has(node, "timeout", at=1))
+    elif name in {"set", "setnx"} and _CLIENT.search(base) and _is_exclusive(node, name):
+        expires = any(_has(node, one) for one in ("ex", "px", "exat", "pxat"))
+        later = any(last_name(other.node.func) in {"expire", "pexpire"} for other in scope.calls)
+        yield _lease(scope, call, "a key in Redis that one may have", expires=expires or later)
+    elif name in _QUERIES and "advisory_lock" in _text(node):
+        yield _lease(scope, call, "an advisory lock of PostgreSQL", expires=True)
+    elif name == "create_namespaced_job":
+        expires = any(
+            word in _text_of_module(scope)
+            for word in ("ttl_seconds_after_finished", "ttlSecondsAfterFinished",
+                         "active_deadline_seconds", "activeDeadlineSeconds")
+        )  # fmt: skip
+        yield _lease(scope, call, "a Kubernetes Job", expires=expires)
+    elif library in _SANDBOXES or library.rpartition(".")[0] in _SANDBOXES:
+        yield _lease(scope, call, "a sandbox", expires=True)
+    elif base.endswith("containers") and (
+        name == "create" or (name == "run" and _is_true(keyword(node, "detach")))
+    ):
+        reaped = bool(_reaper(flow))
+        yield _lease(scope, call, "a container", expires=False, is_reaped=reaped)
+    elif name in _POSTS and _asks_for_sandbox(node):
+        # What the other service does with a sandbox whose owner died is its affair.
+        yield _lease(scope, call, "a sandbox", expires=_names_an_end(node), is_reaped=False)
+
+
+def _lease(
+    scope: Scope, call: Call, what: str, *, expires: bool | None, is_reaped: bool = False
+) -> Lease:
+    step = evidence(scope, call.node.lineno, f"takes {what}")
+    return Lease(
+        what=what,
+        evidence=(step,),
+        expires=expires,
+        release=_releases(scope),
+        is_reaped=is_reaped,
+    )
+
+
+def _asks_for_sandbox(node: ast.Call) -> bool:
+    """Whether a request makes a sandbox: `POST .../sandboxes`, with nothing behind it."""
+    ends = [one.values[-1] if isinstance(one, ast.JoinedStr) and one.values else one
+            for one in (*node.args, *(each.value for each in node.keywords))]  # fmt: skip
+    words = [
+        one.value for one in ends if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    ]
+    is_post = last_name(node.func) == "post" or "POST" in words
+    return is_post and any(_SANDBOX_PATH.search(word) for word in words)
+
+
+def _names_an_end(node: ast.Call) -> bool | None:
+    """Whether what is sent says how long it may live; else the other service decides."""
+    given = keyword(node, "json")
+    keys = given.keys if isinstance(given, ast.Dict) else []
+    told = any(
+        isinstance(key, ast.Constant) and isinstance(key.value, str) and _ENDS.search(key.value)
+        for key in keys
+    )
+    return True if told else None
+
+
+def _releases(scope: Scope) -> tuple[Evidence, ...]:
+    """Find where its file gives something back; a client that is closed gives nothing back."""
+    found: list[Evidence] = []
+    for inner in scope.module.all_inner():
+        for call in inner.calls:
+            func = call.node.func
+            if not isinstance(func, ast.Attribute):
+                continue
+            if _GIVES_BACK.match(func.attr) and not _is_own_end(func):
+                found.append(evidence(inner, call.node.lineno, f"{func.attr} gives back"))
+    return tuple(found[:2])
+
+
+def _is_own_end(func: ast.Attribute) -> bool:
+    """Whether it only ends the connection to who was asked: `self.client.close()`."""
+    base = last_name(func.value).lower()
+    return bool(_ENDS_CLIENT.match(func.attr)) and bool(_CONNECTION.search(base))
+
+
+def _reaper(flow: Flow) -> list[Scope]:
+    return [
+        scope
+        for scope in flow.program.live
+        if scope.kind == "function" and re.search(r"orphan|stale|reap|leftover", scope.name.lower())
+    ]
+
+
+def _has(node: ast.Call, name: str, at: int | None = None) -> bool:
+    given = keyword(node, name)
+    if given is None and at is not None and len(node.args) > at:
+        given = node.args[at]
+    return given is not None and not (isinstance(given, ast.Constant) and given.value is None)
+
+
+def _is_true(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _is_exclusive(node: ast.Call, name: str) -> bool:
+    return name == "setnx" or _is_true(keyword(node, "nx"))
+
+
+def _text(node: ast.Call) -> str:
+    return " ".join(
+        one.value
+        for one in ast.walk(node)
+        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    )
+
+
+def _text_of_module(scope: Scope) -> str:
+    return ast.unparse(scope.module.node) if isinstance(scope.module.node, ast.Module) else ""
+
+
+def _imports(scope: Scope) -> str:
+    return " ".join(
+        found.module
+        for inner in scope.module.all_inner()
+        for several in inner.imports.values()
+        for found in several
+    )

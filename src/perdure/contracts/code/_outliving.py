@@ -1,0 +1,123 @@
+"""Runs of graphs that go on when the request that asked for them has its answer, or without one."""
+
+import ast
+from collections.abc import Iterator
+
+from perdure.contracts.code import limits
+from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._marks import evidence, graph_runs
+from perdure.contracts.code._program import last_name
+from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._startup import functions_called, is_route
+from perdure.contracts.evidence import Evidence
+
+_HANDS = {
+    "add_task", "Thread", "Process", "submit", "run_in_executor", "start_soon", "spawn", "add_job",
+    "create_task", "ensure_future", "start_background_task", "enqueue", "run_coroutine_threadsafe",
+}  # fmt: skip
+_AWAITABLE = {"create_task", "ensure_future", "run_in_executor", "submit"}
+_QUEUES = {"delay", "apply_async", "send_task", "enqueue_job", "kiq"}
+_WORKS = {
+    "task", "shared_task", "actor", "periodic_task", "scheduled_job", "subscriber", "job",
+    "cron", "background",
+}  # fmt: skip
+"""Decorators of functions that a queue or a clock calls."""
+
+
+def outliving(flow: Flow) -> tuple[Evidence, ...]:
+    """Find the first run of a graph that no request waits for, with how it begins."""
+    live = flow.program.live
+    if not any(is_route(scope) and not _is_command(scope) for scope in live):
+        runs = next(((scope, call) for scope in live for call in graph_runs(scope)), None)
+        if runs is None:
+            return ()
+        scope, call = runs
+        return (evidence(scope, call.node.lineno, "a run that no request waits for"),)
+    for begun, step in all_begun(flow):
+        found = _run_in(flow, begun)
+        if found is not None:
+            scope, call = found
+            return (step, evidence(scope, call.node.lineno, "runs the graph"))
+    return ()
+
+
+def _is_command(scope: Scope) -> bool:
+    """Whether it is a command line or a queue that calls a function, and no request."""
+    names = {last_name(one) for one in getattr(scope.node, "decorator_list", ())}
+    return bool(names & (_WORKS | {"command", "callback", "tool", "action"}))
+
+
+def _is_work(scope: Scope) -> bool:
+    return any(last_name(one) in _WORKS for one in getattr(scope.node, "decorator_list", ()))
+
+
+def all_begun(flow: Flow) -> Iterator[tuple[Scope, Evidence]]:
+    """Return what is begun without a request that waits, each with where."""
+    here = {id(scope) for scope in flow.program.live}  # what is not is a worker's
+    return (one for one in _begun(flow) if id(one[0]) in here)
+
+
+def _begun(flow: Flow) -> Iterator[tuple[Scope, Evidence]]:
+    for scope in flow.program.live:
+        if _is_work(scope):
+            name = scope.name.rpartition(".")[2]
+            yield scope, evidence(scope, scope.line, f"{name} is called by a queue or a clock")
+        for call in scope.calls:
+            name = last_name(call.node.func)
+            if name in _HANDS and not (name in _AWAITABLE and _is_awaited(scope, call)):
+                given = [*call.node.args, *(one.value for one in call.node.keywords)]
+            elif name in _QUEUES and isinstance(call.node.func, ast.Attribute):
+                given = [call.node.func.value, *call.node.args[:1]]
+            else:
+                continue
+            step = evidence(scope, call.node.lineno, "begins what no request waits for")
+            for one in given:
+                for begun in _called(flow, scope, one):
+                    yield begun, step
+
+
+def _is_awaited(scope: Scope, call: Call) -> bool:
+    """Whether a function waits for what it begins, or gives it to who does."""
+    names = {
+        name
+        for name, assigns in scope.assigns.items()
+        if any(one.value is call.node for one in assigns)
+    }
+    if not names and scope.yields:
+        return True
+    for node in ast.walk(scope.node):
+        match node:
+            case ast.Await():
+                inside = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+                if inside & names or any(one is call.node for one in ast.walk(node)):
+                    return True
+            case ast.Call(func=ast.Attribute(attr="result")):
+                return True
+    return bool(names) and scope.yields
+
+
+def _run_in(flow: Flow, begun: Scope) -> tuple[Scope, Call] | None:
+    return next(runs_in(flow, begun), None)
+
+
+def runs_in(flow: Flow, begun: Scope) -> Iterator[tuple[Scope, Call]]:
+    """Return the runs of graphs in a function and in what it calls."""
+    seen: set[int] = set()
+    pending = [(begun, 0)]
+    while pending:
+        scope, depth = pending.pop()
+        if id(scope) in seen or len(seen) > limits.MENTIONS_MAX:
+            continue
+        seen.add(id(scope))
+        yield from ((scope, call) for call in graph_runs(scope))
+        if depth < limits.EXECUTED_DEPTH_MAX:
+            for call in scope.calls:
+                pending.extend((one, depth + 1) for one in _called(flow, scope, call.node))
+
+
+def _called(flow: Flow, scope: Scope, node: ast.expr) -> list[Scope]:
+    def few(name: str) -> list[Scope]:
+        found = flow.program.methods_named(name)
+        return found if len(found) <= limits.ALIKE_MAX else []
+
+    return functions_called(flow, scope, node, few)

@@ -1,0 +1,246 @@
+"""Where a saver that the project wrote itself keeps what it is given: by what its writes call.
+
+A saver is written to through `put` and its kin. What these call, in the class and beside it, says
+where it lives: a driver, a file that is opened for writing, tables of SQLAlchemy (then the engine
+says in which database), or dicts of the object and nothing else. A class that derives from a saver
+in memory and writes a file at each `put` keeps a file.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from perdure.contracts._patterns import regex
+from perdure.contracts.code import limits
+from perdure.contracts.code._program import External, Program, last_name
+from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._values import Evaluating, Frame, Instance, Kind
+from perdure.contracts.code.facts import Medium
+
+_WRITES = ("put", "aput", "put_writes", "aput_writes")
+_DRIVERS = (
+    (("psycopg", "psycopg_pool", "psycopg2", "asyncpg"), Medium.POSTGRES),
+    (("redis", "aioredis", "valkey", "coredis"), Medium.REDIS),
+    (("motor", "pymongo", "beanie"), Medium.MONGO),
+    (("sqlite3", "aiosqlite", "apsw", "duckdb", "shelve", "diskcache"), Medium.FILE),
+    (
+        ("boto3", "aioboto3", "botocore", "aiobotocore", "supabase", "google", "azure", "typesense",
+         "elasticsearch", "opensearchpy", "pymysql", "aiomysql", "asyncmy", "MySQLdb", "cassandra",
+         "neo4j", "oracledb", "httpx", "requests", "aiohttp"),
+        Medium.NETWORK,
+    ),
+)  # fmt: skip
+"""Packages through which something is written, and where it is then."""
+
+_BY_NAME = (
+    (("psycopg", "asyncpg", "postgres"), Medium.POSTGRES),
+    (("redis", "valkey"), Medium.REDIS),
+    (("motor", "pymongo", "mongo"), Medium.MONGO),
+    (("sqlite3", "aiosqlite"), Medium.FILE),
+    (("mysql", "mariadb", "supabase", "typesense", "dynamodb", "firestore", "elasticsearch",
+      "cassandra", "boto3"), Medium.NETWORK),
+)  # fmt: skip
+"""Words in the names that a saver uses, where its driver comes as an argument."""
+
+_ENGINES = ("create_engine", "create_async_engine")
+_SCHEMES = (
+    (regex(r"^postgres"), Medium.POSTGRES),
+    (regex(r"^sqlite"), Medium.FILE),
+    (regex(r"^[a-z]"), Medium.NETWORK),
+)
+_DUMPS = {
+    f"{module}.dump" for module in ("pickle", "json", "yaml", "joblib", "marshal", "cloudpickle")
+}
+_WRITES_WHOLE = {"write_text", "write_bytes"}
+_OPENS = regex(r"^[rb+t]*[wax]")
+_PATHS = regex(r"path|file|folder|dir$|directory", re.IGNORECASE)
+_EMPTY = {"dict", "defaultdict", "OrderedDict", "Counter"}
+
+
+class Kept(Struct, frozen=True):
+    """Where a saver of the project's own keeps things; `location` is evaluated in `frame`."""
+
+    medium: Medium
+    location: ast.expr | None = None
+    frame: Frame | None = None
+
+
+def kept_by(flow: Evaluating, owner: Scope, instance: Instance, *, base: Medium) -> Kept | None:
+    """Return where a saver writes, by its own methods; `None`: they don't say.
+
+    Args:
+        flow: the evaluation.
+        owner: the class.
+        instance: the object, with what its constructor was given.
+        base: where the library class that it derives from keeps things.
+    """
+    scopes = _writing(flow.program, owner)
+    if not scopes:
+        return None
+    file = _file(flow, scopes, instance)
+    if base is not Medium.UNKNOWN:
+        return file
+    return _driver(flow.program, scopes) or _tables(flow, scopes) or file or _named(owner) or (
+        Kept(Medium.MEMORY) if _in_dicts(owner, scopes) else None
+    )  # fmt: skip
+
+
+def _writing(program: Program, owner: Scope) -> list[Scope]:
+    """Return the methods that write, and what they call of the project."""
+    pending = [scope for name in _WRITES for scope in owner.inner.get(name, ())]
+    found: list[Scope] = []
+    while pending and len(found) < limits.WRITING_MAX:
+        scope = pending.pop(0)
+        if any(scope is one for one in found):
+            continue
+        found.append(scope)
+        pending += [one for several in scope.inner.values() for one in several]
+        for call in scope.calls:
+            # Work is handed to threads by name.
+            for node in (call.node.func, *call.node.args):
+                meaning = program.meaning(scope, node)
+                if isinstance(meaning, Scope) and meaning.kind == "function":
+                    pending.append(meaning)
+                elif meaning is None and isinstance(node, ast.Attribute):
+                    # The one method of this name, of a client that comes from somewhere.
+                    named = program.methods_named(node.attr)
+                    pending += named if len(named) == 1 else []
+    return found
+
+
+def _driver(program: Program, scopes: list[Scope]) -> Kept | None:
+    made = [one for scope in scopes if scope.owner for one in scope.owner.inner.get("__init__", ())]
+    packages = {
+        name.partition(".")[0] for one in (*scopes, *made) for name in _libraries(program, one)
+    }
+    for names, medium in _DRIVERS:
+        if packages.intersection(names):
+            return Kept(medium)
+    return None
+
+
+def _libraries(program: Program, scope: Scope) -> Iterator[str]:
+    for name in scope.names:
+        meaning = program.resolve(scope, name)
+        if isinstance(meaning, External):
+            yield meaning.name
+
+
+def _tables(flow: Evaluating, scopes: list[Scope]) -> Kept | None:
+    """Return the database of the project's one engine, if rows are written through SQLAlchemy."""
+    used = {name for scope in scopes for name in scope.attribute_names}
+    if not used & {"commit", "flush", "begin", "merge"} or not used & {"add", "execute", "merge"}:
+        return None
+    engines = [
+        (scope, call)
+        for name in _ENGINES
+        for scope, call in flow.program.calls_of(name)
+        if call.node.args and _is_of(flow.program, scope, call, ("sqlalchemy", "sqlmodel"))
+    ]
+    media = {_by_scheme(flow, scope, call.node.args[0]) for scope, call in engines}
+    if len(media) != 1:
+        return None
+    scope, call = engines[0]
+    medium = media.pop()
+    given = call.node.args[0] if len(engines) == 1 else None
+    return Kept(medium, given, flow.frame(scope)) if medium is not Medium.UNKNOWN else None
+
+
+def _is_of(program: Program, scope: Scope, call: Call, packages: tuple[str, ...]) -> bool:
+    meaning = program.meaning(scope, call.node.func)
+    return isinstance(meaning, External) and meaning.name.startswith(packages)
+
+
+def _by_scheme(flow: Evaluating, scope: Scope, given: ast.expr) -> Medium:
+    leaf = flow.only(given, flow.frame(scope))
+    if leaf is None or leaf.kind is not Kind.CONST or not isinstance(leaf.value, str):
+        return Medium.UNKNOWN
+    return next((one for scheme, one in _SCHEMES if scheme.match(leaf.value)), Medium.UNKNOWN)
+
+
+def _file(flow: Evaluating, scopes: list[Scope], instance: Instance) -> Kept | None:
+    """Return the file that a write leaves behind: its path is an attribute of the saver."""
+    written = [
+        (scope, call.node)
+        for scope in scopes
+        for call in scope.calls
+        if _writes_file(flow.program, scope, call)
+    ]
+    if not written:
+        return None
+    for scope in scopes:
+        names = sorted(attribute for base, attribute in scope.dotted if base == "self")
+        for name in names:
+            if _PATHS.search(name) and name not in instance.scope.inner:
+                here = ast.Name(id="self", ctx=ast.Load())
+                node = ast.copy_location(
+                    ast.Attribute(value=here, attr=name, ctx=ast.Load()), scope.node
+                )
+                ast.copy_location(here, node)
+                return Kept(Medium.FILE, node, flow.inside(scope, {}, instance))
+    for scope, call in written:
+        if isinstance(call.func, ast.Name) and call.func.id == "open" and call.args:
+            return Kept(Medium.FILE, call.args[0], flow.inside(scope, {}, instance))
+    return Kept(Medium.FILE)
+
+
+def _writes_file(program: Program, scope: Scope, call: Call) -> bool:
+    name = last_name(call.node.func)
+    if name in _WRITES_WHOLE:
+        return True
+    if name == "open":
+        is_method = isinstance(call.node.func, ast.Attribute)
+        modes = [
+            *call.node.args[0 if is_method else 1 :],
+            *(one.value for one in call.node.keywords if one.arg == "mode"),
+        ]
+        return any(
+            isinstance(one, ast.Constant) and isinstance(one.value, str) and _OPENS.match(one.value)
+            for one in modes
+        )
+    meaning = program.meaning(scope, call.node.func)
+    return isinstance(meaning, External) and meaning.name in _DUMPS
+
+
+def _named(owner: Scope) -> Kept | None:
+    """Guess by the words of its names, where the driver comes from somewhere else."""
+    names = {owner.name.lower()}
+    for scope in owner.all_inner():
+        names.update(name.lower() for name in scope.names | scope.attribute_names)
+    for words, medium in _BY_NAME:
+        if any(word in name for word in words for name in names):
+            return Kept(medium)
+    return None
+
+
+def _in_dicts(owner: Scope, scopes: list[Scope]) -> bool:
+    """Whether writes put items into dicts that the object begins with, and call nobody else."""
+    stored = {
+        target.value.attr
+        for scope in scopes
+        for assign in scope.items
+        if isinstance(target := assign.target, ast.Subscript)
+        and isinstance(target.value, ast.Attribute)
+        and last_name(target.value.value) == "self"
+    }
+    begun = {
+        assign.target.attr
+        for scope in owner.inner.get("__init__", ())
+        for assign in scope.attributes
+        if isinstance(assign.target, ast.Attribute) and _is_dict(assign.value)
+    }
+    called = {
+        last_name(call.node.func.value)
+        for scope in scopes
+        for call in scope.calls
+        if isinstance(call.node.func, ast.Attribute)
+    }
+    return bool(stored & begun) and not called & {"db", "session", "conn", "client", "pool"}
+
+
+def _is_dict(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Dict) or (
+        isinstance(value, ast.Call) and last_name(value.func) in _EMPTY
+    )

@@ -1,0 +1,400 @@
+"""Conversations that a project keeps in a database of its own: rows, documents, keys.
+
+Only with positive evidence: reachable code writes messages (who says, and what) under the id of a
+conversation, reachable code reads the same table again, and what reads it, or calls what reads it,
+puts messages before a model. Where the database is, the one engine or connection says.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct, field
+
+from perdure.contracts._patterns import regex
+from perdure.contracts.code import limits
+from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._marks import evidence, imports
+from perdure.contracts.code._program import External, last_name
+from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._sites import Sites
+from perdure.contracts.code._speaking import TELLS, TELLS_TEXT, Speaking
+from perdure.contracts.code.facts import Medium, Role, Site
+from perdure.contracts.evidence import Known
+
+_WHO = {
+    "role", "sender", "sender_type", "sender_role", "author", "speaker", "is_user", "message_type",
+    "from_user", "author_type", "type", "author_id", "sender_id", "sender_name", "from_id",
+    "message_role", "is_bot", "is_ai", "direction",
+}  # fmt: skip
+_WHAT = {"content", "message", "text", "body", "parts", "content_json", "payload", "message_text"}
+_WHOLE = {
+    "messages", "history", "chat_history", "conversation_history", "message_history", "transcript",
+    "messages_json", "history_json",
+}  # fmt: skip
+_ASKED = {"user_message", "question", "query", "prompt", "user_input", "human_message", "user_text"}
+_ANSWERED = {
+    "bot_response", "ai_response", "response", "answer", "reply", "assistant_message",
+    "assistant_response", "bot_message", "ai_message", "agent_response", "bot_reply",
+}  # fmt: skip
+_MAIL = {"subject", "recipient", "to_email", "to_address", "from_email", "cc", "bcc"}
+"""Columns of an inbox, which is no conversation with a model."""
+_NAMED = regex(rf"{TELLS_TEXT}|turn|utterance")
+_INSERTS = regex(
+    r"\binsert\s+(?:or\s+\w+\s+|ignore\s+)?into\s+[\"`\[]?(?:\w+[\"`\]]?\.[\"`\[]?)?(\w+)[\"`\]]?\s*\(([^)]*)\)",
+    re.IGNORECASE,
+)
+_SELECTS = regex(
+    r"\bselect\b.*?\bfrom\s+[\"`\[]?(?:\w+[\"`\]]?\.[\"`\[]?)?(\w+)", re.IGNORECASE | re.DOTALL
+)
+_COUNTS = regex(
+    r"^\s*select\s+(?:count|exists|max|min|sum|avg)\s*\(|^\s*select\s+1\b", re.IGNORECASE
+)
+_QUERIES = (
+    "execute", "executemany", "fetch", "fetchrow", "fetchall", "fetch_all", "fetch_one",
+    "fetchval", "text", "execute_query", "query", "run",
+)  # fmt: skip
+_READS = {
+    "select", "query", "find", "find_all", "find_one", "filter", "filter_by", "scalars", "get",
+    "objects", "order_by", "all", "aggregate", "exec",
+}  # fmt: skip
+_DOCUMENTS_IN = ("insert_one", "insert_many", "update_one", "replace_one", "find_one_and_update")
+_DOCUMENTS_OUT = ("find_one", "find", "aggregate")
+_KEYS_IN = ("rpush", "lpush", "set", "setex", "hset", "zadd", "xadd", "arpush")
+_KEYS_OUT = ("lrange", "get", "hget", "hgetall", "zrange", "xrange", "mget")
+_REDIS = regex(r"(?i)redis|valkey|cache|\br\b|client|pipe")
+_SQLITE = ("sqlite3", "aiosqlite")
+_DRIVERS = (
+    (_SQLITE, Medium.FILE),
+    (("psycopg", "psycopg_pool", "psycopg2", "asyncpg"), Medium.POSTGRES),
+    (("pymysql", "aiomysql", "asyncmy", "mysql", "MySQLdb", "oracledb", "libsql"), Medium.NETWORK),
+)
+_CONNECTS = {
+    Medium.FILE: ("connect",),
+    Medium.POSTGRES: ("connect", "create_pool", "ConnectionPool", "AsyncConnectionPool"),
+    Medium.REDIS: ("from_url", "Redis", "StrictRedis"),
+    Medium.MONGO: ("MongoClient", "AsyncIOMotorClient", "AsyncMongoClient"),
+}
+_LIBRARIES = {
+    Medium.FILE: _SQLITE,
+    Medium.POSTGRES: ("psycopg", "psycopg_pool", "psycopg2", "asyncpg"),
+    Medium.REDIS: ("redis", "valkey"),
+    Medium.MONGO: ("pymongo", "motor"),
+}
+_ENGINES = ("create_engine", "create_async_engine")
+_DIALECTS = (
+    (regex(r"^(postgres|cockroach)"), Medium.POSTGRES),
+    (regex(r"^sqlite"), Medium.FILE),
+    (regex(r"^[a-z][a-z+\d]+:"), Medium.NETWORK),
+)
+
+
+class _Table(Struct):
+    """What is done to one table, collection or family of keys."""
+
+    name: str
+    made: list[tuple[Scope, int]]
+    medium: Medium | None
+    """`None`: what the engine of the program is."""
+    written: list[tuple[Scope, int]] = field(default_factory=list)
+    read: list[tuple[Scope, int]] = field(default_factory=list)
+
+
+def tables_of(flow: Flow, sites: Sites, speaking: Speaking) -> tuple[Site, ...]:
+    """Find the databases in which the reachable code keeps conversations of its own."""
+    found: list[Site] = []
+    known: set[tuple[Medium, str | None]] = set()
+    for table in [*_models(flow), *_of_queries(flow), *_documents(flow), *_keys(flow)]:
+        if not table.written or not table.read:
+            continue
+        told = next((one for reader, _line in table.read if (one := speaking.near(reader))), None)
+        if told is None:
+            continue
+        medium, location = _place(flow, sites, table)
+        key = (medium, location.value if location is not None else None)
+        if medium is not Medium.UNKNOWN and key not in known:
+            known.add(key)
+            found.append(_site(flow, table, medium, location, told))
+        if len(found) >= limits.STORY_MAX:
+            break
+    return tuple(found)
+
+
+def _site(
+    flow: Flow,
+    table: _Table,
+    medium: Medium,
+    location: Known[str] | None,
+    told: tuple[Scope, int],
+) -> Site:
+    scope, line = table.written[0]
+    reader, at = table.read[0]
+    return Site(
+        role=Role.HISTORY,
+        medium=medium,
+        evidence=(
+            *flow.program.way_to(scope.path)[-2:],
+            *(evidence(*one, f"{table.name} holds messages") for one in table.made[:1]),
+            evidence(scope, line, f"keeps a conversation in {table.name}"),
+            evidence(reader, at, f"reads {table.name} again"),
+            evidence(*told, "gives it to the model"),
+        ),
+        class_name=f"its own {table.name}",
+        location=location,
+        survives_process=True,
+    )
+
+
+# ------------------------------------------------------------------------------------ what holds
+
+
+def _holds_messages(fields: set[str], name: str) -> bool:
+    """Whether columns are those of messages: who says what, a whole history, or both sides."""
+    if fields & _MAIL:
+        return False
+    if fields & _WHO and fields & _WHAT:
+        return bool(_NAMED.search(name))
+    if fields & _WHOLE:
+        return bool(_NAMED.search(name))
+    return bool(fields & _ASKED and fields & _ANSWERED and _NAMED.search(name))
+
+
+def _models(flow: Flow) -> Iterator[_Table]:
+    """Find classes of rows or documents that hold messages, and what makes and selects them."""
+    for owner in flow.program.live:
+        if owner.kind != "class" or not owner.assigns:
+            continue
+        kind = _kind_of_model(owner)
+        name = owner.name.rpartition(".")[2]
+        if kind is None or not _holds_messages({one.lower() for one in owner.assigns}, name):
+            continue
+        table = _Table(name, [(owner, owner.line)], kind if isinstance(kind, Medium) else None)
+        for scope in flow.program.live:
+            is_named = scope.kind == "function" and name in scope.names
+            if is_named and flow.program.resolve(scope, name) is owner:
+                _use_of_model(scope, name, table)
+        yield table
+
+
+def _kind_of_model(owner: Scope) -> Medium | str | None:
+    """Return where rows of a class are: empty for what the engine says; `None`: no rows."""
+    bases = [last_name(base) for base in getattr(owner.node, "bases", ())]
+    if "__tablename__" in owner.assigns or "__table__" in owner.assigns:
+        return ""
+    if "Document" in bases:
+        return Medium.MONGO
+    is_table = any(one.arg == "table" for one in getattr(owner.node, "keywords", ()))
+    return "" if is_table or "Model" in bases else None
+
+
+def _use_of_model(scope: Scope, name: str, table: _Table) -> None:
+    for call in scope.calls:
+        called = last_name(call.node.func)
+        line = call.node.lineno
+        if called == name or (called in {"insert", "create", "acreate", "bulk_create"}
+                              and _names(call.node, name)):  # fmt: skip
+            table.written.append((scope, line))
+        elif called in _READS and _names(call.node, name):
+            table.read.append((scope, line))
+
+
+def _names(node: ast.Call, name: str) -> bool:
+    """Whether a call has a class among its arguments, or is a method of it."""
+    pending: list[ast.AST] = [*node.args, node.func]
+    while pending:
+        here = pending.pop()
+        if isinstance(here, ast.Name) and here.id == name:
+            return True
+        if isinstance(here, ast.Attribute | ast.Call):
+            pending.append(here.value if isinstance(here, ast.Attribute) else here.func)
+    return False
+
+
+def _of_queries(flow: Flow) -> Iterator[_Table]:
+    """Find tables of messages in the text of queries."""
+    found: dict[str, _Table] = {}
+    selects: list[tuple[str, Scope, int]] = []
+    for name in _QUERIES:
+        for scope, call in flow.program.calls_of(name):
+            text = _query(scope, call)
+            for match in _INSERTS.finditer(text):
+                columns = {one.strip().strip('"`[]').lower() for one in match[2].split(",")}
+                if _holds_messages(columns, match[1]):
+                    table = found.setdefault(
+                        match[1].lower(), _Table(match[1], [], _driver(flow, scope))
+                    )
+                    table.written.append((scope, call.node.lineno))
+            selected = None if _COUNTS.search(text) else _SELECTS.search(text)
+            if selected is not None and not _INSERTS.search(text):
+                selects.append((selected[1].lower(), scope, call.node.lineno))
+    for name, scope, line in selects:
+        if name in found:
+            found[name].read.append((scope, line))
+    yield from found.values()
+
+
+def _query(scope: Scope, call: Call) -> str:
+    """Return the text of a query, as far as it is written here."""
+    given = call.node.args[0] if call.node.args else None
+    if isinstance(given, ast.Name):
+        for where in (scope, scope.module):
+            values = [one.value for one in where.assigns.get(given.id, ())]
+            if len(values) == 1:
+                given = values[0]
+                break
+    parts = given.values if isinstance(given, ast.JoinedStr) else [given]
+    text = "".join(
+        part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "x"
+        for part in parts
+    )
+    return text[: limits.TEXT_MAX]
+
+
+def _driver(flow: Flow, scope: Scope) -> Medium | None:
+    """Return where queries go: by what the file imports, else by the only driver there is."""
+    for libraries, medium in _DRIVERS:
+        if imports(scope.module, libraries):
+            return medium
+    is_by_engine = any(flow.program.calls_of(name) for name in _ENGINES)
+    if is_by_engine or imports(scope.module, ("sqlalchemy", "sqlmodel", "databases")):
+        return None
+    modules = [one for one in flow.program.live if one.kind == "module"]
+    used = {
+        medium for libraries, medium in _DRIVERS if any(imports(one, libraries) for one in modules)
+    }
+    return used.pop() if len(used) == 1 else None
+
+
+def _documents(flow: Flow) -> Iterator[_Table]:
+    """Find collections of conversations in MongoDB."""
+    yield from _by_name(flow, _DOCUMENTS_IN, _DOCUMENTS_OUT, _collection, Medium.MONGO)
+
+
+def _keys(flow: Flow) -> Iterator[_Table]:
+    """Find keys of Redis under which conversations are."""
+    yield from _by_name(flow, _KEYS_IN, _KEYS_OUT, _key, Medium.REDIS)
+
+
+def _by_name(
+    flow: Flow,
+    into: tuple[str, ...],
+    out: tuple[str, ...],
+    name_of: Callable[[Scope, Call], str],
+    medium: Medium,
+) -> Iterator[_Table]:
+    found: dict[str, _Table] = {}
+    for names, is_write in ((into, True), (out, False)):
+        for method in names:
+            for scope, call in flow.program.calls_of(method):
+                name = name_of(scope, call)
+                if not name:
+                    continue
+                table = found.setdefault(name, _Table(name, [], medium))
+                used = table.written if is_write else table.read
+                used.append((scope, call.node.lineno))
+    yield from found.values()
+
+
+def _collection(scope: Scope, call: Call) -> str:
+    """Return the collection that a method is of, if its name tells of conversations."""
+    func = call.node.func
+    base = func.value if isinstance(func, ast.Attribute) else None
+    if isinstance(base, ast.Subscript) and isinstance(base.slice, ast.Constant):
+        name = str(base.slice.value)
+    elif isinstance(base, ast.Call) and base.args and isinstance(base.args[0], ast.Constant):
+        name = str(base.args[0].value)
+    else:
+        name = last_name(base) if base is not None else ""
+    is_mongo = imports(scope.module, ("pymongo", "motor", "bson")) or "db" in ast.unparse(func)
+    return name if is_mongo and _NAMED.search(name) else ""
+
+
+def _key(scope: Scope, call: Call) -> str:
+    """Return the words of a key of Redis, if they tell of conversations."""
+    func = call.node.func
+    if not isinstance(func, ast.Attribute) or not call.node.args:
+        return ""
+    if not _REDIS.search(ast.unparse(func.value)) or not imports(scope.module, ("redis", "valkey")):
+        return ""
+    key: ast.expr | None = call.node.args[0]
+    if isinstance(key, ast.Name):
+        made = [one.value for one in scope.assigns.get(key.id, ())]
+        key = made[0] if len(made) == 1 else key
+    if isinstance(key, ast.Call):
+        made_by = last_name(key.func)
+        return "keys of Redis" if TELLS.search(made_by) or made_by in {"_key", "key"} else ""
+    text = "".join(
+        one.value
+        for one in (key.values if isinstance(key, ast.JoinedStr) else [key])
+        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    )
+    return "keys of Redis" if TELLS.search(text) else ""
+
+
+# ------------------------------------------------------------------------------------- where it is
+
+
+def _place(flow: Flow, sites: Sites, table: _Table) -> tuple[Medium, Known[str] | None]:
+    """Return in which database a table is; unknown if several could be meant."""
+    if table.medium is None:
+        return _engine(flow, sites)
+    calls = [
+        (scope, call)
+        for name in _CONNECTS.get(table.medium, ())
+        for scope, call in flow.program.calls_of(name)
+        if _is_of(flow, scope, call, _LIBRARIES[table.medium])
+    ]
+    here = {id(scope.module) for scope, _line in table.written}
+    near = [one for one in calls if id(one[0].module) in here] or calls
+    places = [_located(flow, sites, scope, call) for scope, call in near]
+    known = {one.value if one is not None else None for one in places}
+    if len(known) > 1:
+        scope, line = table.written[0]
+        asked = f"which of several databases {table.name} is in ({scope.path}:{line})"
+        return table.medium, Known(value=None, question=asked)
+    if len(known) == 1 and None not in known:
+        return table.medium, next(one for one in places if one and one.value is not None)
+    if table.medium is Medium.FILE and not places:
+        return Medium.UNKNOWN, None
+    return table.medium, next((one for one in places if one is not None), None)
+
+
+def _is_of(flow: Flow, scope: Scope, call: Call, libraries: tuple[str, ...]) -> bool:
+    meaning = flow.program.meaning(scope, call.node.func)
+    return isinstance(meaning, External) and meaning.name.startswith(libraries)
+
+
+def _located(flow: Flow, sites: Sites, scope: Scope, call: Call) -> Known[str] | None:
+    told = ("dsn", "conninfo", "url", "database", "host", "uri")
+    given = next((one.value for one in call.node.keywords if one.arg in told), None)
+    given = call.node.args[0] if call.node.args else given
+    return sites.located(given, flow.frame(scope)) if given is not None else None
+
+
+def _engine(flow: Flow, sites: Sites) -> tuple[Medium, Known[str] | None]:
+    """Return the database of the program's engines, if all of them are of one kind."""
+    calls = [one for name in _ENGINES for one in flow.program.calls_of(name)]
+    places: list[tuple[Medium, Known[str]]] = []
+    for scope, call in calls:
+        found = _located(flow, sites, scope, call)
+        if found is None:
+            continue
+        text = found.value or _begins(call)
+        medium = next((one for way, one in _DIALECTS if text and way.match(text)), Medium.UNKNOWN)
+        places.append((medium, found))
+    media = {medium for medium, _found in places}
+    values = {found.value for _medium, found in places}
+    if len(media) != 1:
+        return Medium.UNKNOWN, None
+    medium, place = places[0]
+    if len(values) > 1 and medium is Medium.FILE:
+        return Medium.UNKNOWN, None
+    return medium, place
+
+
+def _begins(call: Call) -> str:
+    """Return how a URL that is put together begins."""
+    given = call.node.args[0] if call.node.args else None
+    first = given.values[0] if isinstance(given, ast.JoinedStr) and given.values else given
+    is_text = isinstance(first, ast.Constant) and isinstance(first.value, str)
+    return str(first.value) if is_text and isinstance(first, ast.Constant) else ""

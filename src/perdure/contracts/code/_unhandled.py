@@ -1,0 +1,130 @@
+"""Programs that wait for ever and in which nothing handles SIGTERM, as far as all they import goes.
+
+Python ignores what process 1 gets without a handler. Libraries install handlers where they serve:
+`run_polling` of python-telegram-bot, `aiohttp.web.run_app`, uvicorn, hypercorn, celery, arq, rq,
+aiogram, discord.py's older releases, FastMCP. So only what uses libraries that are known not to is
+said to have none; one that is not known leaves it open.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+
+from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._marks import evidence
+from perdure.contracts.code._program import External, last_name
+from perdure.contracts.code._scopes import MAIN, Scope
+from perdure.contracts.evidence import Evidence
+
+_QUIET = frozenset({
+    "aio_pika", "aiofiles", "aiohttp", "aiokafka", "aiosqlite", "alembic", "annotated_types",
+    "anthropic", "asyncpg", "attr", "attrs", "bcrypt", "boto3", "botocore", "bs4", "cachetools",
+    "certifi", "chardet", "cohere", "colorama", "cryptography", "dateparser", "dateutil",
+    "decouple", "dotenv", "emoji", "environs", "google", "groq", "httpx", "humanize", "jinja2",
+    "jsonschema", "jwt", "langchain", "langchain_anthropic", "langchain_aws", "langchain_classic",
+    "langchain_community", "langchain_core", "langchain_deepseek", "langchain_google_genai",
+    "langchain_groq", "langchain_mistralai", "langchain_mongodb", "langchain_ollama",
+    "langchain_openai", "langchain_postgres", "langchain_redis", "langchain_tavily",
+    "langchain_text_splitters", "langfuse", "langgraph", "langmem", "langsmith", "loguru", "lxml",
+    "markdown", "markdownify", "matplotlib", "mistralai", "motor", "msgspec", "nats", "numpy",
+    "ollama", "openai", "opentelemetry", "orjson", "paho", "pandas", "pgvector", "pika", "PIL",
+    "pinecone", "prometheus_client", "psutil", "psycopg", "psycopg2", "psycopg_pool", "pydantic",
+    "pydantic_settings", "pymongo", "pymysql", "pypdf", "pytz", "qdrant_client", "redis", "regex",
+    "requests", "rich", "slugify", "sqlalchemy", "sqlmodel", "structlog", "supabase", "tabulate",
+    "tavily", "telegram", "telegramify_markdown", "tenacity", "tiktoken", "tqdm",
+    "typing_extensions", "tzlocal", "ujson", "urllib3", "websockets", "yaml", "zoneinfo",
+})  # fmt: skip
+"""Packages that install no handler unless one of `_INSTALLS` is called."""
+
+_SERVES = ("google.adk",)
+"""Parts of quiet packages that serve."""
+
+_INSTALLS = frozenset({
+    "run_polling", "run_webhook", "run_app", "run_until_disconnected", "idle", "serve",
+    "add_signal_handler", "open_signal_receiver", "signal", "sigwait", "set_wakeup_fd",
+})  # fmt: skip
+"""Calls that install handlers, or that ask for them."""
+
+_IMPORTS = frozenset({
+    "import_module", "run_path", "run_module", "exec_module", "load_module", "iter_modules",
+    "walk_packages",
+})  # fmt: skip
+"""Calls that execute modules by name."""
+
+_WAITS = frozenset({
+    "run_forever", "start_consuming", "serve_forever", "loop_forever",
+    "listen_forever",
+})  # fmt: skip
+
+
+def unhandled(flow: Flow) -> tuple[Evidence, ...]:
+    """Return how a program starts and where it waits for ever, if it surely handles no SIGTERM."""
+    program = flow.program
+    if program.is_cut or any(path in program.modules.newer for path in program.reached):
+        return ()
+    for scope in program.live:
+        if any(not _is_quiet(flow, name) for name in _imported(scope)):
+            return ()
+        if any(last_name(call.node.func) in _INSTALLS for call in scope.calls):
+            return ()
+        if any(_may_run_others(one.node) for one in scope.calls):
+            return ()
+    if flow.environment.service.environment.get("PYTHONPATH") is not None:
+        return ()  # sitecustomize, usercustomize, other modules of the same name
+    waits = next((step for scope in program.live for step in _waiting(flow, scope)), None)
+    if waits is None:
+        return ()
+    begun = [
+        evidence(scope, call.node.lineno, "starts it, with no handler for SIGTERM")
+        for scope in program.live
+        if scope.name == MAIN or scope.kind == "module"
+        for call in scope.calls
+        if _runs(flow, scope, call.node)
+    ]
+    return (*begun[:1], waits)
+
+
+def _imported(scope: Scope) -> Iterator[str]:
+    for found in (*scope.stars, *(one for several in scope.imports.values() for one in several)):
+        if not found.level:
+            yield found.module
+
+
+def _is_quiet(flow: Flow, module: str) -> bool:
+    top = module.partition(".")[0]
+    if top == "signal" or module.startswith(_SERVES):
+        return False
+    is_known = top in _QUIET or top in sys.stdlib_module_names
+    return is_known or flow.program.layout.module(module) is not None
+
+
+def _may_run_others(node: ast.Call) -> bool:
+    """Whether a call may execute code that is not followed, or asks for handlers."""
+    name = last_name(node.func)
+    if isinstance(node.func, ast.Name) and name in {"exec", "eval", "__import__"}:
+        return True
+    asks = any(one.arg == "handle_signals" for one in node.keywords)
+    return asks or name in _IMPORTS
+
+
+def _waiting(flow: Flow, scope: Scope) -> Iterator[Evidence]:
+    body = getattr(scope.node, "body", ())
+    left = next((one.lineno for one in body if isinstance(one, ast.Return | ast.Raise)), None)
+    for call in scope.calls:
+        if left is not None and call.node.lineno > left:
+            continue  # behind a plain return
+        func = call.node.func
+        name = last_name(func)
+        is_event = (
+            name == "wait" and isinstance(func, ast.Attribute) and last_name(func.value) == "Event"
+        )
+        is_bounded = bool(call.node.args or call.node.keywords) and is_event
+        if (name not in _WAITS and not is_event) or is_bounded:
+            continue
+        if flow.under(scope, call.guards).is_met is True:
+            yield evidence(scope, call.node.lineno, f"{name} waits for ever")
+
+
+def _runs(flow: Flow, scope: Scope, node: ast.Call) -> bool:
+    meaning = flow.program.meaning(scope, node.func)
+    return isinstance(meaning, External) and meaning.name in {"asyncio.run", "anyio.run"}

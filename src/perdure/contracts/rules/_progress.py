@@ -1,0 +1,180 @@
+"""R3: what a run of several steps has done is saved while it runs."""
+
+from msgspec.structs import replace
+
+from perdure.contracts.code.facts import CodeFacts, Medium, Role, Site
+from perdure.contracts.deployment.facts import Root, Service
+from perdure.contracts.evidence import Confidence, weakest
+from perdure.contracts.findings import Contract, Finding, Verdict
+from perdure.contracts.rules._platform import is_langgraph_api, platform_evidence
+
+_DURABLE = {Medium.FILE, Medium.POSTGRES, Medium.REDIS, Medium.MONGO, Medium.NETWORK}
+
+
+def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False) -> Finding:
+    """Judge R3 for one service."""
+    del root, strict
+    begun = Finding(contract=Contract.R3, service=service.name, verdict=Verdict.NOT_APPLICABLE)
+    if is_langgraph_api(service):
+        return replace(
+            begun,
+            verdict=Verdict.HELD,
+            confidence=Confidence.INFERRED,
+            summary="langgraph-api saves every step",
+            evidence=platform_evidence(service),
+        )
+    if not code.has_steps:
+        return replace(begun, summary="no graph of several steps is served here")
+    savers = [
+        site
+        for site in code.sites
+        if site.role is Role.SAVER
+        and site.is_served is not False
+        and site.chosen.value is not False
+    ]
+    taken = [
+        site
+        for site in savers
+        if site.chosen.value is True and (site.is_served or site.class_name == "omitted")
+    ]
+    durable = [site for site in taken if site.medium in _DURABLE]
+    if code.durability is not None and code.durability.value == "exit" and durable:
+        return _at_the_end(begun, code)
+    if code.bare_run or (durable and code.unsaved):
+        return _unwaited(begun, code) if code.bare_run else _beside(begun, code, durable[0])
+    stays = [site for site in taken if site.stays and site.medium is Medium.MEMORY]
+    if durable and stays:
+        return _within(begun, code, stays[0])
+    if durable:
+        return _held(begun, code, durable[0])
+    lost = [site for site in taken if site.medium in {Medium.NONE, Medium.MEMORY}]
+    if lost and len(taken) == len(savers):
+        return _lost(begun, code, lost)
+    if not savers:
+        return replace(begun, summary="no graph of several steps is served here")
+    return replace(
+        begun,
+        verdict=Verdict.UNDECIDED,
+        confidence=Confidence.INFERRED,
+        summary="whether steps are saved depends on something that is not declared",
+        evidence=savers[0].evidence,
+        question=savers[0].chosen.question or "Which saver does the served graph get?",
+    )
+
+
+def _lost(begun: Finding, code: CodeFacts, lost: list[Site]) -> Finding:
+    """Judge graphs of which none keeps its steps outside the process."""
+    bare = [site for site in lost if site.medium is Medium.NONE]
+    early = [site for site in bare if site.is_too_early]
+    if early:  # it was meant to have one
+        return replace(
+            _violated(begun, code, early[0]),
+            confidence=Confidence.INFERRED,
+            repair="Make the graph when the service starts, after its saver.",
+        )
+    if bare and code.outlives and code.own_steps:
+        return _by_itself(begun, code, bare[0])
+    if bare and code.outlives:
+        return _violated(begun, code, bare[0])
+    return _within(begun, code, lost[0])
+
+
+def _held(begun: Finding, code: CodeFacts, site: Site) -> Finding:
+    said = code.durability
+    return replace(
+        begun,
+        verdict=Verdict.HELD,
+        confidence=site.chosen.confidence,
+        summary="a step that is done is saved before or while the next one runs",
+        evidence=(*site.evidence, *(said.evidence if said is not None else ())),
+        assumptions=site.chosen.assumed,
+    )
+
+
+def _at_the_end(begun: Finding, code: CodeFacts) -> Finding:
+    said = code.durability
+    return replace(
+        begun,
+        verdict=Verdict.VIOLATED,
+        summary="steps are saved only when the run ends, so a crash loses all of them",
+        evidence=(*(said.evidence if said is not None else ()), *code.has_steps[:1]),
+        repair='Run the graph with durability="sync", or "async" where no step acts outside.',
+    )
+
+
+def _unwaited(begun: Finding, code: CodeFacts) -> Finding:
+    """Judge a run that nobody waits for, of a graph that surely has no saver."""
+    if code.own_steps:
+        return _by_itself(begun, code)
+    return replace(
+        begun,
+        verdict=Verdict.VIOLATED,
+        confidence=Confidence.INFERRED,
+        summary="a graph without a saver does work that no request waits for: a crash loses it",
+        evidence=(*code.bare_run, *code.has_steps[:1]),
+        repair='Compile this graph with a durable saver, and run it with durability="sync".',
+    )
+
+
+def _beside(begun: Finding, code: CodeFacts, durable: Site) -> Finding:
+    """Judge a graph without a saver that is run beside one that has one."""
+    run = code.unsaved[-1]
+    if any((each.file, each.line) == (run.file, run.line) for each in code.outlives):
+        return replace(
+            begun,
+            verdict=Verdict.VIOLATED,
+            confidence=Confidence.INFERRED,
+            summary="a graph without a saver does work that no request waits for: a crash loses it",
+            evidence=tuple(dict.fromkeys((*code.unsaved, *code.outlives))),
+            repair='Give this graph a durable saver too, and run it with durability="sync".',
+        )
+    return replace(
+        begun,
+        verdict=Verdict.UNDECIDED,
+        confidence=Confidence.INFERRED,
+        summary="one graph has a durable saver, and another one is run without any",
+        evidence=(*code.unsaved, *durable.evidence[-1:]),
+        question="May a crash lose what a run of the graph without a saver has done?",
+    )
+
+
+def _by_itself(begun: Finding, code: CodeFacts, *sites: Site) -> Finding:
+    """Ask about a graph without a saver whose code keeps its steps in some other way."""
+    return replace(
+        begun,
+        verdict=Verdict.UNDECIDED,
+        confidence=Confidence.INFERRED,
+        summary="the graph has no saver, and the code around it keeps steps of its own",
+        evidence=tuple(
+            dict.fromkeys((*code.own_steps, *code.bare_run, *(s.evidence[-1] for s in sites)))
+        ),
+        question="Does a run that a crash broke off go on from its last step, out of a database?",
+    )
+
+
+def _within(begun: Finding, code: CodeFacts, site: Site) -> Finding:
+    """Ask about runs that may end with their request: then nothing but that request is lost."""
+    where = "in the memory of the process" if site.medium is Medium.MEMORY else "nowhere"
+    return replace(
+        begun,
+        verdict=Verdict.UNDECIDED,
+        confidence=Confidence.INFERRED,
+        summary=f"the steps of a run are kept {where} while it goes on",
+        evidence=tuple(dict.fromkeys((*site.evidence, *code.has_steps[:1]))),
+        question="May a crash lose what a run has done, as the request that waits for it is lost?",
+    )
+
+
+def _violated(begun: Finding, code: CodeFacts, site: Site) -> Finding:
+    known = [site.chosen.confidence]
+    if site.class_name == "omitted":
+        known.append(Confidence.INFERRED)
+    return replace(
+        begun,
+        verdict=Verdict.VIOLATED,
+        confidence=weakest(known),
+        summary="the steps of a run are kept nowhere, so a crash loses all of them",
+        evidence=tuple(dict.fromkeys((*site.evidence, *code.has_steps[:1], *code.outlives))),
+        repair='Compile the graph with a durable saver, and run it with durability="sync".',
+        assumptions=site.chosen.assumed,
+    )

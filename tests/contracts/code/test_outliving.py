@@ -1,0 +1,98 @@
+"""Runs that no request waits for are what R3 is about."""
+
+from textwrap import dedent
+
+import pytest
+
+from perdure.contracts.deployment.facts import Root
+from perdure.contracts.findings import RootKind, Verdict
+from perdure.contracts.rules import _progress
+from tests.contracts.code.conftest import service_of
+
+ROOT = Root(root="compose.yaml", kind=RootKind.COMPOSE, services=(), files=())
+
+HEAD = """
+import asyncio
+from fastapi import BackgroundTasks, FastAPI
+from langgraph.checkpoint.memory import MemorySaver
+from langgraph.graph import StateGraph
+builder = StateGraph(dict)
+builder.add_node("a", print)
+builder.add_node("b", print)
+graph = builder.compile({saver})
+app = FastAPI()
+async def work(given):
+    return await graph.ainvoke(given)
+"""
+WAYS = {
+    "request": """
+        @app.post("/")
+        async def post(given: dict):
+            return await work(given)
+        """,
+    "awaited": """
+        @app.post("/")
+        async def post(given: dict):
+            task = asyncio.create_task(work(given))
+            return await task
+        """,
+    "background": """
+        @app.post("/")
+        async def post(given: dict, background: BackgroundTasks):
+            background.add_task(work, given)
+        """,
+    "task": """
+        class Runs:
+            def begin(self, given):
+                self.tasks.add(asyncio.create_task(self.one(given)))
+            async def one(self, given):
+                await work(given)
+        @app.post("/")
+        async def post(given: dict):
+            Runs().begin(given)
+        """,
+    "queue": """
+        from celery import Celery
+        queue = Celery()
+        @queue.task
+        def later(given):
+            asyncio.run(work(given))
+        @app.post("/")
+        async def post(given: dict):
+            later.delay(given)
+        """,
+    "program": "asyncio.run(work({}))",
+    "command": """
+        import typer
+        tool = typer.Typer()
+        @tool.command()
+        def analyse():
+            asyncio.run(work({}))
+        """,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("saver", ["", "checkpointer=MemorySaver()"])
+def test_only_runs_that_outlive_their_request_lose_more_than_it(read, way, saver):
+    starts = {
+        "command": ("python", "-m", "app", "analyse"),
+        "queue": ("celery", "-A", "app.queue", "worker"),
+    }
+    argv = starts.get(way, ())
+    code = read({"app.py": HEAD.format(saver=saver) + dedent(WAYS[way])}, *argv)
+    found = _progress.judge(service_of(("uvicorn", "app:app")), code, ROOT)
+    outlives = way not in {"request", "awaited"} and not saver
+    assert found.verdict is (Verdict.VIOLATED if outlives else Verdict.UNDECIDED)
+
+
+ENDS = """
+from langgraph.graph import StateGraph
+graph = StateGraph(dict).compile()
+graph.invoke({}, durability="exit")
+"""
+
+
+def test_steps_are_saved_at_the_end_only_where_all_runs_say_so(read):
+    assert read({"app.py": ENDS}).durability.value == "exit"
+    assert read({"app.py": ENDS + "graph.invoke({})\n"}).durability is None

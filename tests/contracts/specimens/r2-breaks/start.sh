@@ -1,0 +1,4 @@
+#!/bin/sh
+set -e
+echo "starting"
+uvicorn app:app --host 0.0.0.0 --port "${PORT:-8000}" --timeout-graceful-shutdown 5
