@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli._app import run
+from perdure.cli import run
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOWS = Path(__file__).with_name("flows.py")
@@ -43,7 +44,7 @@ class CommandLine:
         self.processes = []
 
     def start(self, *arguments, **environment):
-        process = subprocess.Popen(
+        process = warm.Popen(
             [sys.executable, "-m", "perdure", *map(str, arguments)],
             cwd=self.folder,
             env={**self.environment, **environment},
@@ -57,7 +58,7 @@ class CommandLine:
 
     def __call__(self, *arguments, **environment):
         process = self.start(*arguments, **environment)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=80)  # on a busy machine; tests have 90
         return Done(process.returncode, out, err)
 
     def worker(self, *names, **environment):

@@ -7,10 +7,10 @@ import stat
 import sys
 from pathlib import Path
 
-import apsw
 import pytest
 
 from perdure.governance import FINDING_CODES
+from tests.beside import beside
 from tests.cli.conftest import FLOWS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ def told(cli):
 
 
 def tamper(cli, sql):
-    db = apsw.Connection(str(cli.folder / "perdure.db"))
+    db = beside(cli.folder / "perdure.db")
     db.execute(sql)
     db.close()
 

@@ -9,19 +9,18 @@ import pytest
 import typer
 
 from perdure.cli import main
-from perdure.cli._app import COMMANDS, GROUPS, app
+from perdure.cli._app import build
+from perdure.cli._table import COMMANDS, GROUPS
 from perdure.engine.doctor import FINDING_CODES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-GROUP = typer.main.get_command(app)
-TOP = [*(function.__name__ for function in COMMANDS), *GROUPS]
+GROUP = typer.main.get_command(build())
+TOP = [*COMMANDS, *GROUPS]
 INNER = [
-    function.__name__.replace("_", " ", 1)
-    for _summary, commands in GROUPS.values()
-    for function in commands
+    function.replace("_", " ", 1) for _summary, commands in GROUPS.values() for function in commands
 ]
-NAMES = [*(function.__name__ for function in COMMANDS), *INNER]
+NAMES = [*COMMANDS, *INNER]
 
 
 def section(name):

@@ -1,8 +1,11 @@
 """`--sandbox`: contained effects of a command's runs are isolated."""
 
+import os
 import textwrap
 
 import pytest
+
+from tests.sandbox.kept import criu
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -145,3 +148,55 @@ def test_an_erasure_with_the_wrong_folder_says_so(cli, target):
     assert result.code == 0
     assert "stays: sandbox" in result.out
     assert "or are in another folder" in " ".join(result.out.split())
+
+
+def test_with_another_folder_the_next_command_does_not_name_it_again(cli, boxes, target, tmp_path):
+    done = cli("run", target, "--thread", "t", "--sandbox", str(tmp_path / "other"), "--json")
+    assert done.code == 12
+    [worker] = [each for each in done.json["next"] if each.startswith("perdure worker")]
+    assert worker.endswith("--sandbox FOLDER")
+    assert any(each.startswith("perdure resolve") for each in done.json["next"])
+    assert "sandbox import FOLDER" in done.json["error"]["message"]
+
+
+def test_a_worker_leaves_no_task_behind(cli, boxes, target):
+    worker = cli.start("worker", target, "--sandbox", boxes)
+    try:
+        while "ready: " not in (line := worker.stdout.readline()):
+            assert line, "it ended"
+    finally:
+        worker.terminate()
+        _out, errors = worker.communicate(timeout=60)
+    assert "drained; every lease is released" in errors
+    assert "did not end" not in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["NOPE"], "NOPE has no sandboxes; nothing was made there"),
+        (["boxes", "--thread", "nosuch"], "has no sandbox of thread 'nosuch'"),
+        (["boxes", "--thread", "t", "--tenant", "other"], "of tenant 'other'"),
+    ],
+)
+def test_an_export_of_what_is_not_there_says_so(cli, boxes, tmp_path, words, said):
+    words = [boxes if word == "boxes" else word for word in words]
+    done = cli("sandbox", "export", *words, "--plain", "--to", (tmp_path / "to").as_uri())
+    assert done.code == 4
+    assert said in done.err
+
+
+@pytest.mark.timeout(300)
+def test_images_of_processes_are_in_the_list(cli, target, tmp_path):
+    program = criu()
+    if os.geteuid() != 0:
+        pytest.skip("NOT TESTED: images of processes are root's")
+    agent = tmp_path / "agent.py"
+    agent.write_text(agent.read_text().replace("hostname;", "sleep 600 &"))
+    folder = str(tmp_path / "boxes")
+    words = ["run", target, "--thread", "t", "--sandbox", folder]
+    assert cli(*words, PERDURE_CRIU=program).code == 0
+    listed = cli("sandbox", "list", folder, "--json").json["threads"]
+    [found] = [each for each in listed if each["thread"].startswith("t.")]
+    assert found["image_bytes"] > 100_000
+    assert found["bytes"] < found["image_bytes"]

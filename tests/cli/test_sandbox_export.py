@@ -104,3 +104,27 @@ def test_a_run_goes_on_in_another_folder(cli, boxes, tmp_path):
         assert done.json["result"]["told"] == f"sandbox\n/workspace\n{told}", done.err
     done = cli(*words, "--sandbox-durable")
     assert (done.code, "--sandbox-export" in done.out + done.err) == (2, True)
+
+
+def test_what_nobody_needs_goes_from_the_place(cli, boxes, tmp_path):
+    (tmp_path / "agent.py").write_text(AGENT)
+    exported = ["--sandbox-export", cli.url, "--sandbox-keys", "file:keys"]
+    words = ["run", f"{tmp_path / 'agent.py'}:graph", "--thread", "mine", "--sandbox", boxes]
+    assert cli(*words, *exported, "--sandbox-durable").code == 0
+    assert cli("sandbox", "export", boxes, "--to", cli.url, "--keys", "file:keys").code == 0
+    collect = ["sandbox", "collect", boxes, "--export", cli.url, "--export-keys", "file:keys"]
+    done = cli(*collect, "--dry-run", "--json").json["collected"]["exports"]
+    # The thread that was used by hand is none of the store's.
+    assert done == {"manifests": 0, "pieces": 0, "kept": 1, "unknown": 3}
+    pruned = cli("prune", "--keep", "1", "--sandbox", boxes, *exported, "--json").json["pruned"]
+    assert pruned["layers"]["exports"] == done
+    erase = ["erase", "--thread", "mine", "--sandbox", boxes, *exported]
+    assert cli(*erase, "--dry-run", "--json").json["exported"] == 1
+    done = cli(*erase, "--by", "ada", "--yes", "--json")
+    assert done.code == 0, done.err
+    assert done.json["sandbox"]["exports"]["manifests"] == 1
+    assert "exports: 0 layers" in cli(*collect).out
+    assert len(list((tmp_path / "exports").glob("*/snapshots/*/*"))) == 3
+    wrong = cli("sandbox", "collect", boxes, "--export", cli.url, "--export-plain")
+    assert wrong.code != 0
+    assert len(list((tmp_path / "exports").glob("*/snapshots/*/*"))) == 3

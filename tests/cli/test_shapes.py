@@ -5,9 +5,9 @@ import os
 import signal
 from pathlib import Path
 
-import apsw
 import pytest
 
+from tests.beside import beside
 from tests.cli.conftest import FLOWS, end
 from tests.cli.test_sandbox import AGENT
 
@@ -72,7 +72,7 @@ def audits(cli):
     """Return what the commands of the audit say; of what is wrong, too."""
     cli("audit", "keygen", "-o", "k")
     export = cli("audit", "export", "--all", "-o", "x", "--key", "k", "--json").json
-    db = apsw.Connection(str(cli.folder / "perdure.db"))
+    db = beside(cli.folder / "perdure.db")
     db.execute("UPDATE perdure_frames SET at_us = at_us + 1 WHERE first_seq = 1")
     found = cli("audit", "verify", "--thread", "t", "--json").json
     db.execute("UPDATE perdure_frames SET at_us = at_us - 1 WHERE first_seq = 1")

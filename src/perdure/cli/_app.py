@@ -1,130 +1,17 @@
 """The commands put together, and what every one of them does with an error."""
 
+import importlib
 import inspect
-import os
-import signal
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from perdure.cli import (
-    _auditing,
-    _checking,
-    _deciding,
-    _erasing,
-    _executing,
-    _keys,
-    _migrating,
-    _orders,
-    _reading,
-    _retaining,
-    _sandbox_export,
-    _sandboxes,
-    _travel,
-    _working,
-)
-from perdure.cli._options import opens_store
-from perdure.cli._output import print_error
-from perdure.errors import PerdureError, UsageError
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C where there was nothing to drain, as shells have it."""
-
-app = typer.Typer(
-    name="perdure",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-COMMANDS: dict[Callable[..., None], str] = {
-    _executing.run: "Start a run and execute it here.",
-    _executing.start: "Store a run for a worker to execute.",
-    _working.worker: "Execute runs until told to stop.",
-    _reading.ps: "List runs, or workers.",
-    _reading.show: "Show one run and what to do next.",
-    _reading.history: "Show a thread's runs, steps and forks.",
-    _travel.diff: "Compare checkpoints, threads or runs.",
-    _travel.fork: "Branch a thread at a checkpoint.",
-    _travel.replay: "Recompute a run; does the code still fit?",
-    _travel.rollback: "Put a thread back to a checkpoint.",
-    _deciding.approve: "Answer a question, or list the open ones.",
-    _deciding.signal: "Send a run a signal.",
-    _deciding.resolve: "Decide an uncertain effect or parked run.",
-    _deciding.cancel: "Ask a run to cancel.",
-    _retaining.prune: "Erase what is not wanted any more.",
-    _retaining.tag: "Name a checkpoint, and keep it.",
-    _retaining.untag: "Remove such a name.",
-    _migrating.migrate: "Move runs of older versions to this one.",
-    _erasing.erase: "Erase a thread, or all about a subject.",
-    _checking.doctor: "Scan the store for runs that are stuck.",
-}
-"""Every command with what the list of commands says about it."""
-
-GROUPS: dict[str, tuple[str, dict[Callable[..., None], str]]] = {
-    "audit": (
-        "Prove what happened: verify, export, check.",
-        {
-            _auditing.audit_verify: "Verify every hash and row of the store.",
-            _auditing.audit_export: "Write a file that proves it elsewhere.",
-            _auditing.audit_check: "Check such a file, without the store.",
-            _erasing.audit_receipt: "Check the receipt of an erasure.",
-            _auditing.audit_keygen: "Make a key pair to sign exports with.",
-        },
-    ),
-    "limit": (
-        "Limits that all workers obey together.",
-        {
-            _orders.limit_set: "Set a limit, or replace it.",
-            _orders.limit_list: "List the limits, and how full they are.",
-            _orders.limit_remove: "Remove a limit.",
-        },
-    ),
-    "schedule": (
-        "Schedules: runs that start at due times.",
-        {
-            _orders.schedule_add: "Add a schedule, or replace it.",
-            _orders.schedule_list: "List the schedules.",
-            _orders.schedule_remove: "Remove a schedule.",
-            _orders.schedule_pause: "Let a schedule rest.",
-            _orders.schedule_resume: "Let it go on.",
-        },
-    ),
-    "quota": (
-        "Quotas: how much room tenants may take.",
-        {
-            _retaining.quota_set: "Set a quota, or replace it.",
-            _retaining.quota_list: "List the quotas, and how full they are.",
-            _retaining.quota_drop: "Remove a quota.",
-        },
-    ),
-    "sandbox": (
-        "Files of threads: list, collect, export.",
-        {
-            _sandboxes.sandbox_list: "List the threads whose files are there.",
-            _sandboxes.sandbox_show: "Show a thread's snapshots of files.",
-            _sandboxes.sandbox_collect: "Remove snapshots that nothing needs.",
-            _sandbox_export.sandbox_export: "Export snapshots, for other hosts.",
-            _sandbox_export.sandbox_import: "Bring an exported snapshot here.",
-            _sandbox_export.sandbox_verify: "Is what was exported whole?",
-        },
-    ),
-    "keys": (
-        "Keys of encrypted stores.",
-        {
-            _keys.keys_new: "Make a key.",
-            _keys.keys_list: "List the keys that a store needs.",
-            _keys.keys_rotate: "Wrap the data keys with the newest key.",
-            _keys.keys_seal: "Encrypt a store that has data.",
-        },
-    ),
-}
-"""Every group of commands; a function `group_name` is the command `group name`."""
+from perdure.cli._ending import ended, nobody_reads
+from perdure.cli._table import COMMANDS, GROUPS
+from perdure.errors import UsageError
 
 
 def _help(function: Callable[..., None]) -> str:
@@ -132,17 +19,45 @@ def _help(function: Callable[..., None]) -> str:
     return inspect.cleandoc(function.__doc__ or "").replace("\\b", "\b")
 
 
-for _function, _summary in COMMANDS.items():
-    app.command(_function.__name__, help=_help(_function), short_help=_summary)(
-        opens_store(_function)
-    )
+def _function(module: str, name: str) -> Callable[..., None]:
+    """Import a command; one that opens a store has the option `--keys`."""
+    found: Callable[..., None] = getattr(importlib.import_module(f"perdure.cli.{module}"), name)
+    if "store" not in inspect.signature(found).parameters:
+        return found
+    # Only here: with it come the stores, which a check of a deployment does without.
+    from perdure.cli._options import opens_store  # noqa: PLC0415
 
-for _group, (_summary, _commands) in GROUPS.items():
-    _inner = typer.Typer(add_completion=False, rich_markup_mode=None, help=_summary)
-    for _function, _what in _commands.items():
-        _name = _function.__name__.removeprefix(f"{_group}_")
-        _inner.command(_name, help=_help(_function), short_help=_what)(opens_store(_function))
-    app.add_typer(_inner, name=_group, short_help=_summary)
+    return opens_store(found)
+
+
+def build(names: Iterable[str] | None = None) -> typer.Typer:
+    """Return the application with the commands and groups that are named, or with all of them."""
+    app = typer.Typer(
+        name="perdure",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    wanted = frozenset((*COMMANDS, *GROUPS) if names is None else names)
+    for name, (module, summary) in COMMANDS.items():
+        if name in wanted:
+            function = _function(module, name)
+            app.command(name, help=_help(function), short_help=summary)(function)
+    for group, (summary, commands) in GROUPS.items():
+        if group in wanted:
+            app.add_typer(_group(group, summary, commands), name=group, short_help=summary)
+    app.callback(help=_help(perdure))(perdure)
+    return app
+
+
+def _group(group: str, summary: str, commands: dict[str, tuple[str, str]]) -> typer.Typer:
+    inner = typer.Typer(add_completion=False, rich_markup_mode=None, help=summary)
+    for full_name, (module, what) in commands.items():
+        function = _function(module, full_name)
+        name = full_name.removeprefix(f"{group}_")
+        inner.command(name, help=_help(function), short_help=what)(function)
+    return inner
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer's form
@@ -169,36 +84,27 @@ def perdure(
     del version
 
 
-app.callback(help=_help(perdure))(perdure)
-
-
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; errors are printed, with their next command."""
-    as_json = "--json" in arguments
+    return ended(lambda: _called(arguments), as_json="--json" in arguments)
+
+
+def _called(arguments: list[str]) -> int:
+    # One command is enough where one is named.
+    named = arguments[:1] if arguments[:1] and arguments[0] in {*COMMANDS, *GROUPS} else None
     try:
-        code = typer.main.get_command(app).main(
+        code = typer.main.get_command(build(named)).main(
             args=arguments or ["--help"], prog_name="perdure", standalone_mode=False
         )
-        sys.stdout.flush()
     except TyperException as error:
-        return print_error(_usage(error), as_json=as_json)
-    except PerdureError as error:
-        return print_error(error, as_json=as_json)
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
-    except BrokenPipeError:
-        return _nobody_reads()
-    except SystemExit as ended:  # what typer makes of a broken pipe
-        if isinstance(ended.__context__, BrokenPipeError):
-            return _nobody_reads()
+        raise _usage(error) from error
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except SystemExit as error:  # what typer makes of a broken pipe
+        if isinstance(error.__context__, BrokenPipeError):
+            return nobody_reads()
         raise
     return code if isinstance(code, int) else 0
-
-
-def _nobody_reads() -> int:
-    """Say no more, also not when the interpreter ends; return the exit code of SIGPIPE."""
-    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # stays open until the end
-    return 128 + signal.SIGPIPE
 
 
 def _usage(error: TyperException) -> UsageError:

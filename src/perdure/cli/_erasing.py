@@ -8,9 +8,17 @@ import typer
 
 from perdure.cli import _audit_shapes as shapes
 from perdure.cli._asking import Asking, Yes
-from perdure.cli._options import AsJson, FilesOf, StoreUrl, Tenant, await_
+from perdure.cli._options import (
+    AsJson,
+    ExportKeysOf,
+    ExportOf,
+    FilesOf,
+    StoreUrl,
+    Tenant,
+    await_,
+)
 from perdure.cli._output import Progress, note, print_json, say
-from perdure.cli._retaining import shown_size
+from perdure.cli._retaining import exports_line, shown_size
 from perdure.cli._sandbox import kept_in
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.cli._text import clean, indented, plural
@@ -65,6 +73,8 @@ def erase(
         Path | None, typer.Option("--key", metavar="FILE", help="Private key to sign it with.")
     ] = None,
     sandbox: FilesOf = None,
+    sandbox_export: ExportOf = None,
+    sandbox_keys: ExportKeysOf = None,
     tenant: Tenant = "default",
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
@@ -82,7 +92,7 @@ def erase(
       perdure erase --subject person-12 --by ada --receipt erased.json --key audit.key
       perdure erase --thread customer-12 --by ada --sandbox /var/lib/agents --force --yes --json
     """
-    files = kept_in(sandbox) if sandbox else None
+    files = kept_in(sandbox, sandbox_export, sandbox_keys) if sandbox else None
     named = {"thread": thread, "subject": subject, "tenant": tenant, "sandbox": files}
     if dry_run:
         preview = await_(_preview(store, named))
@@ -136,6 +146,8 @@ def _again(named: dict[str, Any], by: str, *, force: bool) -> list[str]:
         given.append(("--tenant", named["tenant"]))
     if named["sandbox"] is not None:
         given.append(("--sandbox", str(named["sandbox"].root)))
+        if named["sandbox"].exports is not None:
+            given.append(("--sandbox-export", named["sandbox"].exports.objects.place))
     again = [part for name, value in given if value is not None for part in (name, value)]
     return ["erase", *again, *(["--force"] if force else [])]
 
@@ -192,6 +204,8 @@ def _lines(preview: ErasurePreview) -> Iterator[str]:
     if preview.sandbox_bytes:
         layers = plural(preview.layers, "layer")
         yield f"  files of sandboxes: {layers} and live files, {shown_size(preview.sandbox_bytes)}"
+    if preview.exported:
+        yield f"  exports of sandboxes: {plural(preview.exported, 'layer')}"
     if preview.under_way:
         yield f"  and finish {plural(len(preview.under_way), 'erasure')} that was interrupted"
     if preview.unfinished:
@@ -238,6 +252,8 @@ def _print_receipt(done: Receipt, path: Path | None) -> None:
             f"{plural(files.threads, 'thread')}, {shown_size(files.bytes)} freed; "
             f"{files.searched} pieces looked for there: {files.found} found"
         )
+        if files.exports is not None:
+            say(exports_line(files.exports))
     if not done.is_clean:
         say("NOT all of it is gone: erase again when nobody else uses the store")
     for each in done.remains:

@@ -44,9 +44,13 @@ from perdure.errors import (
     ResultTimedOut,
     RunCancelled,
     RunFailed,
+    SandboxMissing,
     entry_of,
 )
 from perdure.model import OnBusy, RunRow, RunStatus
+
+OTHER_FOLDER = "FOLDER"
+"""In a command: the folder of sandboxes that has the run's files, which the one named has not."""
 
 
 @dataclass(slots=True)
@@ -221,9 +225,13 @@ class Foreground:
         async with existing(self.url) as runtime:
             return await runtime.read_row(run_id)
 
-    def worker_command(self) -> str:
-        """Return the command that executes what this one started."""
-        words = ["perdure", "worker", self.target, *self.sandbox.words()]
+    def worker_command(self, *, is_other_folder: bool = False) -> str:
+        """Return the command that executes what this one started.
+
+        `is_other_folder`: the files of the run are not in the folder that was named.
+        """
+        named = ["--sandbox", OTHER_FOLDER] if is_other_folder else self.sandbox.words()
+        words = ["perdure", "worker", self.target, *named]
         return with_store(shlex.join(words), self.url)
 
     async def worker_command_for(self, runtime: Runtime, row: RunRow, outlook: Outlook) -> str:
@@ -231,7 +239,8 @@ class Foreground:
         others = [await runtime.read_row(blocker.run_id) for blocker in outlook.blockers]
         graphs = sorted({f"{o.graph} v{o.version}" for o in others if o.graph != row.graph})
         also = f"  # and the target of {', '.join(graphs)}" if graphs else ""
-        return self.worker_command() + also
+        is_other_folder = row.failure is not None and row.failure.type == SandboxMissing.__name__
+        return self.worker_command(is_other_folder=is_other_folder) + also
 
     async def conclude(self, runtime: Runtime, run: Run, outlook: Outlook) -> int:
         """Print how it ended, or what it waits for; return the exit code."""

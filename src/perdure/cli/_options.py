@@ -40,6 +40,24 @@ SandboxRoot = Annotated[
         help="Isolate contained effects, and keep their files there (docs/sandbox.md).",
     ),
 ]
+ExportOf = Annotated[
+    str | None,
+    typer.Option(
+        "--sandbox-export",
+        envvar="PERDURE_SANDBOX_EXPORT",
+        metavar="URL",
+        help="Do it where they are exported to, too, e.g. file:///mnt/exports.",
+    ),
+]
+ExportKeysOf = Annotated[
+    str | None,
+    typer.Option(
+        "--sandbox-keys",
+        envvar="PERDURE_SANDBOX_KEYS",
+        metavar="FROM",
+        help="What exports are encrypted with (default: the store's keys).",
+    ),
+]
 FilesOf = Annotated[
     str | None,
     typer.Option(

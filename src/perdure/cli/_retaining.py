@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli import _shapes as shapes
-from perdure.cli._options import AnyTenant, AsJson, FilesOf, StoreUrl, Tenant, await_
+from perdure.cli._options import (
+    AnyTenant,
+    AsJson,
+    ExportKeysOf,
+    ExportOf,
+    FilesOf,
+    StoreUrl,
+    Tenant,
+    await_,
+)
 from perdure.cli._output import Progress, note, print_json, say, table
 from perdure.cli._sandbox import kept_in
 from perdure.cli._store import DEFAULT_URL, check_shared, creating, existing, with_store
@@ -20,7 +29,7 @@ from perdure.engine.outlook import command
 from perdure.errors import SettingInvalid, UsageError
 from perdure.governance import Pruned, ThreadPruned
 from perdure.governance import prune as prune_threads
-from perdure.sandbox import LayersCollected
+from perdure.sandbox import ExportsCollected, LayersCollected
 
 OneThread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread.")]
 TagName = Annotated[str, typer.Argument(metavar="NAME", help="Name, unique in the thread.")]
@@ -93,6 +102,8 @@ def prune(
         ),
     ] = None,
     sandbox: FilesOf = None,
+    sandbox_export: ExportOf = None,
+    sandbox_keys: ExportKeysOf = None,
     tenant: AnyTenant = None,
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
@@ -114,7 +125,7 @@ def prune(
         msg = "prune: say what to keep: --keep N, --older-than AGE, or both; nothing was done"
         raise UsageError(msg)
 
-    files = kept_in(sandbox) if sandbox else None
+    files = kept_in(sandbox, sandbox_export, sandbox_keys) if sandbox else None
 
     async def work(runtime: Runtime, progress: Progress) -> Pruned:
         """Prune, and tell how far it is."""
@@ -140,6 +151,7 @@ def prune(
         words += ["--older-than", older_than] if older_than else []
         words += ["--tenant", tenant] if tenant else []
         words += ["--sandbox", sandbox] if sandbox else []
+        words += ["--sandbox-export", sandbox_export] if sandbox and sandbox_export else []
         note(f"next: {with_store(command(*words), store)}")
 
 
@@ -183,6 +195,8 @@ def _print_pruned(done: Pruned) -> None:
         note(f"pages can't be counted, and would not be removed: {done.problem}")
     if done.layers is not None:
         say(layers_line(done.layers))
+        if done.layers.exports is not None:
+            say(exports_line(done.layers.exports))
     elif done.snapshots:
         say(
             f"files of sandboxes: journals named {plural(done.snapshots, 'snapshot')}; their files "
@@ -253,7 +267,28 @@ def layers_json(done: LayersCollected | None) -> dict[str, Any] | None:
         "kept": done.kept,
         "unknown": done.unknown,
         "is_dry_run": done.is_dry,
+        "exports": _exports_json(done.exports),
     }
+
+
+def _exports_json(done: ExportsCollected | None) -> dict[str, Any] | None:
+    if done is None:
+        return None
+    return {
+        "manifests": done.manifests,
+        "pieces": done.pieces,
+        "kept": done.kept,
+        "unknown": done.unknown,
+    }
+
+
+def exports_line(done: ExportsCollected) -> str:
+    """Return what became of what is exported, in words."""
+    line = (
+        f"exports: {plural(done.manifests, 'layer')} and {plural(done.pieces, 'piece')} of content "
+        f"that nothing needs any more {'would go' if done.is_dry else 'removed'}; {done.kept} kept"
+    )
+    return f"{line}; {done.unknown} stay, of threads of other stores" if done.unknown else line
 
 
 def layers_line(done: LayersCollected) -> str:

@@ -64,11 +64,23 @@ class SandboxTerms:
         return [*words, "--sandbox-durable"] if self.is_durable else words
 
 
-def kept_in(folder: str | Path) -> IsolatedSandboxes:
+def kept_in(
+    folder: str | Path, export: str | None = None, keys: str | None = None, *, plain: bool = False
+) -> IsolatedSandboxes:
     """Return the sandboxes that a folder has.
+
+    Args:
+        folder: theirs.
+        export: where they are exported to; None: that is left alone.
+        keys: what exports are encrypted with; None: what the store is encrypted with.
+        plain: they are not encrypted.
 
     Raises:
         NotFound: it has none, so that nothing can be said of their files; nothing was done.
+        SettingInvalid: the place or the keys are none; the same.
     """
     check_root(Path(folder))
-    return IsolatedSandboxes(folder)
+    if export is None:
+        return IsolatedSandboxes(folder)
+    given = None if plain else keys or keys_given()
+    return IsolatedSandboxes(folder, export=export, keys=given, plain=plain)

@@ -1,5 +1,6 @@
 """`perdure sandbox export|import|verify`: snapshots that outlive the host."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,16 @@ from perdure.cli._output import print_json, say, table
 from perdure.cli._text import plural
 from perdure.clock import system_services
 from perdure.errors import SettingInvalid, UsageError
-from perdure.sandbox import IsolatedSandboxes, Tally, Verified, make_objects, tenants_of, verify
+from perdure.sandbox import (
+    IsolatedSandboxes,
+    Tally,
+    Verified,
+    check_root,
+    check_thread,
+    make_objects,
+    tenants_of,
+    verify,
+)
 from perdure.sealing import make_keys
 
 BROKEN = 40
@@ -81,6 +91,9 @@ def sandbox_export(
     if snapshot is not None and thread is None:
         msg = "--snapshot needs the thread that stands on it: --thread; nothing was exported"
         raise UsageError(msg)
+    check_root(Path(folder))
+    if thread is not None:
+        check_thread(Path(folder), tenant, thread)
     backend = _backend(folder, to, keys, plain=plain)
     done, tally = await_(_export(backend, tenant, thread, snapshot))
     if as_json:

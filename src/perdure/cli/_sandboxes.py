@@ -8,7 +8,7 @@ import typer
 from perdure.cli import _shapes as shapes
 from perdure.cli._options import AnyTenant, AsJson, StoreUrl, Tenant, await_
 from perdure.cli._output import note, print_json, say, table
-from perdure.cli._retaining import layers_json, layers_line, shown_size
+from perdure.cli._retaining import exports_line, layers_json, layers_line, shown_size
 from perdure.cli._sandbox import kept_in
 from perdure.cli._store import DEFAULT_URL, existing, with_store
 from perdure.cli._text import full_time, plural
@@ -45,7 +45,17 @@ def sandbox_list(*, folder: Folder, as_json: AsJson = False) -> None:
         print_json({"threads": [_thread_json(each) for each in found]})
         return
     table(
-        ("tenant", "thread", "snapshot", "taken (UTC)", "layers", "files", "size", "since then"),
+        (
+            "tenant",
+            "thread",
+            "snapshot",
+            "taken (UTC)",
+            "layers",
+            "files",
+            "size",
+            "since then",
+            "processes",
+        ),
         [
             (
                 each.tenant,
@@ -56,6 +66,7 @@ def sandbox_list(*, folder: Folder, as_json: AsJson = False) -> None:
                 each.entries,
                 shown_size(each.bytes),
                 shown_size(each.live_bytes),
+                shown_size(each.image_bytes) if each.image_bytes else "",
             )
             for each in found
         ],
@@ -74,6 +85,7 @@ def _thread_json(each: ThreadFiles) -> dict[str, Any]:
         "bytes": each.bytes,
         "live_files": each.live_entries,
         "live_bytes": each.live_bytes,
+        "image_bytes": each.image_bytes,
         "damage": each.damage or None,
     }
 
@@ -148,6 +160,27 @@ def sandbox_collect(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would go; change nothing.")
     ] = False,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            envvar="PERDURE_SANDBOX_EXPORT",
+            metavar="URL",
+            help="Do it where they are exported to, too.",
+        ),
+    ] = None,
+    export_keys: Annotated[
+        str | None,
+        typer.Option(
+            "--export-keys",
+            envvar="PERDURE_SANDBOX_KEYS",
+            metavar="FROM",
+            help="What exports are encrypted with (default: the store's keys).",
+        ),
+    ] = None,
+    export_plain: Annotated[
+        bool, typer.Option("--export-plain", help="The exports are not encrypted.")
+    ] = False,
     tenant: AnyTenant = None,
     store: StoreUrl = DEFAULT_URL,
     as_json: AsJson = False,
@@ -161,11 +194,12 @@ def sandbox_collect(
     Examples:
       perdure sandbox collect /var/lib/agents --dry-run
       perdure sandbox collect /var/lib/agents --store sqlite:///agents.db
+      perdure sandbox collect /var/lib/agents --export file:///mnt/exports --dry-run
     """
 
     async def work() -> LayersCollected:
         """Collect."""
-        backend = kept_in(folder)
+        backend = kept_in(folder, export, export_keys, plain=export_plain)
         async with existing(store) as runtime:
             return await collect_snapshots(runtime, backend, tenant=tenant, dry_run=dry_run)
 
@@ -174,6 +208,9 @@ def sandbox_collect(
         print_json({"collected": layers_json(done)})
         return
     say(layers_line(done))
+    if done.exports is not None:
+        say(exports_line(done.exports))
     if dry_run:
         words = ["sandbox", "collect", str(folder), *(["--tenant", tenant] if tenant else [])]
+        words += ["--export", export] if export else []
         note(f"next: {with_store(command(*words), store)}")
