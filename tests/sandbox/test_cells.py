@@ -91,9 +91,9 @@ def test_what_a_worker_left_stopped_is_let_go_and_removed(monkeypatch):
     for version in (1, 2):
         parent = parent_of(version)
         monkeypatch.setattr(_cgroups, "_found_cells", lambda v=version, p=parent: (v, p))
-        gone = subprocess.run(["/bin/sh", "-c", "echo $$"], capture_output=True, check=True)
-        pid = int(gone.stdout)
-        cell = Cell(parent / f"perdure-{pid}_x" / "live", version)
+        # Alive while all is laid: whoever begins elsewhere removes what dead workers left.
+        owner = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
+        cell = Cell(parent / f"perdure-{owner.pid}_x" / "live", version)
         cell.make()
         with started(cell.folder / "services", "input()", stdin=subprocess.PIPE) as waits:
             while not cell.pids():
@@ -103,6 +103,7 @@ def test_what_a_worker_left_stopped_is_let_go_and_removed(monkeypatch):
             waits.kill()
             if version == 1:
                 assert waits.poll() is None, "else there is nothing to let go"
+            owner.communicate()
             Cgroups(system_services().ids)
             assert waits.wait(30) == -9
         Cgroups(system_services().ids)

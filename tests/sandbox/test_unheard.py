@@ -1,9 +1,11 @@
 """A tree that is killed just before a command comes to it: the command has another one."""
 
 import asyncio
+import ctypes
 import os
 import select
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,54 @@ async def test_the_command_has_another_tree(backend, killing, is_known):
     await sandbox.run("echo kept > f")
     killing.append(is_known)
     ran = await asyncio.wait_for(sandbox.run("cat f; echo more >> f"), 60)
+    assert (ran.code, ran.output) == (0, "kept\n")
+    assert (await sandbox.run("cat f")).output == "kept\nmore\n"
+
+
+def sockets_of(pid):
+    """Return copies of the sockets of a process, which hold them open after its end."""
+    system = ctypes.CDLL(None, use_errno=True)
+    process, copies = os.pidfd_open(pid), []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        if str(path.readlink()).startswith("socket:"):
+            copy = system.syscall(438, process, int(path.name), 0)  # pidfd_getfd
+            assert copy >= 0, os.strerror(ctypes.get_errno())
+            copies.append(copy)
+    os.close(process)
+    assert copies
+    return copies
+
+
+async def test_what_was_sent_and_never_read_is_not_taken_for_executed(
+    backend, is_root, monkeypatch
+):
+    """A fork of the first process can hold its end of the channel for a moment longer."""
+    if not is_root:
+        pytest.skip("only root may take copies of the descriptors of a first process")
+    sandbox = backend.open("acme", "t")
+    await sandbox.run("echo kept > f")
+    watch, order, held, sent = Ground.watch, Tree.order, [], []
+
+    async def watched(self, tree, **pace):
+        found = await watch(self, tree, **pace)
+        if not (pace or sent or held):
+            await tree.ready
+            held.extend(sockets_of(tree.pid))
+            await kill(tree, is_known=False)
+        return found
+
+    def ordered(self, request, descriptors):
+        is_sent = order(self, request, descriptors)
+        if held:
+            sent.append(is_sent)
+        while held:
+            os.close(held.pop())
+        return is_sent
+
+    monkeypatch.setattr(Ground, "watch", watched)
+    monkeypatch.setattr(Tree, "order", ordered)
+    ran = await asyncio.wait_for(sandbox.run("cat f; echo more >> f"), 60)
+    assert sent == [True]
     assert (ran.code, ran.output) == (0, "kept\n")
     assert (await sandbox.run("cat f")).output == "kept\nmore\n"
 

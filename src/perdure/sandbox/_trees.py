@@ -1,6 +1,7 @@
 """A tree of processes as the worker knows it, from the request to build it until none is alive."""
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -79,6 +80,8 @@ class Tree:
         self.was_unready = False
         self.was_unheard = False
         self.has_lock = False
+        self._asked: dict[str, Any] = {}
+        self._is_unread = False
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.over: asyncio.Future[None] = self._loop.create_future()
         self.lent: asyncio.Future[Lock] = self._loop.create_future()
@@ -135,12 +138,15 @@ class Tree:
             socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
         except OSError:
             return False
+        self._asked = request
         return True
 
     def _answered(self) -> None:
         channel = self._channel
         if channel is None:
             return
+        if channel.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET:
+            self._is_unread = True
         received = packet_of(channel)
         if received is None:
             return
@@ -177,6 +183,11 @@ class Tree:
             return  # nobody waits
         self._answered()  # what it said last
         self._hang_up()
+        if self._is_unread and isinstance(self._asked.get("do"), int) and not self.is_killed:
+            # Forks of a steward have its end of the channel for a moment: it takes a command that
+            # nobody will read. The kernel tells of what was left unread, and this was sent last.
+            self.has_lock &= not self._asked["is_locked"]
+            self.was_deaf()
         if self.way_out is not None:
             self.way_out.shut()
         for future in (self.ready, self.remembered, self.over):
