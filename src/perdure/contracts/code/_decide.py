@@ -177,7 +177,8 @@ class Decider:
 
     def _of_leaves(self, node: ast.expr, frame: Frame) -> Decision:
         is_set_up = self._is_set_up
-        leaves = self.flow.likely(node, frame)
+        leaves = [] if is_set_up else self.flow.initial(node, frame)
+        leaves = leaves or self.flow.likely(node, frame)
         leaves = _set_up(leaves) if is_set_up else leaves
         first = next((leaf for leaf in leaves if leaf.is_initial), None)
         if first is not None:
@@ -190,9 +191,11 @@ class Decider:
             return Decision(is_met=None)
         op, right = node.ops[0], node.comparators[0]
         is_set_up = self._is_set_up
-        left = self.flow.likely(node.left, frame)
+        asks_for_none = isinstance(op, ast.Is | ast.IsNot) and _is_none(right)
+        left = self.flow.initial(node.left, frame) if asks_for_none and not is_set_up else []
+        left = left or self.flow.likely(node.left, frame)
         left = _set_up(left) if is_set_up else left
-        if isinstance(op, ast.Is | ast.IsNot) and _is_none(right):
+        if asks_for_none:
             return self._none_test(left, is_wanted=isinstance(op, ast.Is))
         other = self.flow.only(right, frame)
         decided = [_compared(op, leaf, other) for leaf in left]

@@ -128,7 +128,7 @@ class Flow:
         self._depth += 1
         cuts = self.cuts
         try:
-            found = self._of(node, frame)[: limits.LEAVES_MAX] or [unknown()]
+            found = self._bounded(self._of(node, frame))
         finally:
             self._depth -= 1
             self._busy.discard(key)
@@ -139,6 +139,14 @@ class Flow:
             self._passing[key] = found
             self._kept_passing.append((node, frame))
         return found
+
+    def _bounded(self, leaves: list[Leaf]) -> list[Leaf]:
+        """Keep as many as are looked at; first those go that can't be, then what is the same."""
+        if len(leaves) > limits.LEAVES_MAX:
+            leaves = [
+                one for one in leaves if self.decider.all_of(one.conditions).is_met is not False
+            ]
+        return leaves[: limits.LEAVES_MAX] or [unknown()]
 
     def is_left_out(self, scope: Scope) -> bool:
         """Whether what a scope assigns to variables and attributes of others counts for nothing."""
@@ -323,6 +331,24 @@ class Flow:
             found.extend(self._from_elsewhere(meaning))
         return found
 
+    def initial(self, node: ast.expr, frame: Frame) -> list[Leaf]:
+        """Return the `None` that a module's name surely begins with; empty: it may be more.
+
+        What functions put there later need not be known to say how a first request finds it, and
+        they ask for the name themselves before they make anything: once, or again behind a lock.
+        """
+        meaning = self.program.resolve(frame.scope, node.id) if isinstance(node, ast.Name) else None
+        if not isinstance(meaning, Variable) or meaning.scope.kind != "module":
+            return []
+        assigns = meaning.scope.assigns.get(meaning.name, [])
+        if len(assigns) != 1 or assigns[0].guards or assigns[0].is_entered:
+            return []
+        value = assigns[0].value
+        if not isinstance(value, ast.Constant) or value.value is not None:
+            return []
+        found = self.leaves(value, self.frame(meaning.scope))
+        return [replace(leaf, is_initial=True) for leaf in found]
+
     def _from_functions(self, meaning: Variable) -> list[Leaf]:
         found: list[Leaf] = []
         for scope in self.program.indexed(meaning.scope).sharing.get(meaning.name, ()):
@@ -383,7 +409,7 @@ class Flow:
         changed = [one for one in scope.assigns.get(name, []) if one.line <= line]
         if changed and scope is frame.scope:
             found = self._in_order([one for one in changed if one.line < line], frame)
-            certain = any(not leaf.conditions for leaf in found)
+            certain = any(self.decider.all_of(leaf.conditions).is_met is True for leaf in found)
             return found if certain else [*found, *self._given(scope, name, frame)]
         return self._given(scope, name, frame)
 

@@ -1,0 +1,99 @@
+"""Savers that are made once, behind a lock and after other kinds were tried."""
+
+from textwrap import dedent
+
+import pytest
+
+HEAD = """
+import asyncio
+import os
+from fastapi import FastAPI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.redis.aio import AsyncRedisSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import StateGraph
+app = FastAPI()
+lock = asyncio.Lock()
+_saver = None
+"""
+ONCE = """
+async def saver_of(url=None):
+    global _saver
+    if _saver is not None:
+        return _saver
+    async with lock:
+        if _saver is not None:
+            return _saver
+        kind = os.environ.get("KIND", "memory").lower()
+        if kind == "postgres":
+            url = url or os.environ.get("DB")
+            if url:
+                for attempt in range(3):
+                    try:
+                        saver = AsyncPostgresSaver(url)
+                        await saver.setup()
+                        _saver = saver
+                        return saver
+                    except Exception as error:
+                        if attempt < 2:
+                            continue
+                        raise
+        if kind == "redis":
+            saver = AsyncRedisSaver.from_conn_info(url=os.environ["REDIS"])
+            _saver = saver
+            return saver
+        if kind in ("sqlite",):
+            saver = AsyncSqliteSaver("threads.db")
+            _saver = saver
+            return saver
+        saver = InMemorySaver()
+        _saver = saver
+        return saver
+"""
+TAIL = """
+@app.post("/run")
+async def run(thread_id: str):
+    graph = StateGraph(dict).compile(checkpointer=await saver_of())
+    return await graph.ainvoke({}, {"configurable": {"thread_id": thread_id}})
+"""
+
+
+def chosen(found):
+    """Return what is made here, whether or not it is sure."""
+    return {site.class_name for site in found.sites if site.chosen.value is not False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        ("postgres", "AsyncPostgresSaver"),
+        ("redis", "AsyncRedisSaver"),
+        ("sqlite", "AsyncSqliteSaver"),
+        ("other", "InMemorySaver"),
+    ],
+)
+def test_a_setting_chooses_which_is_made_once(read, kind, made):
+    environment = {"KIND": kind, "DB": "postgresql://db/a", "REDIS": "redis://cache"}
+    found = read({"app.py": HEAD + ONCE + TAIL}, environment=environment)
+    assert chosen(found) == {made}
+
+
+def test_what_a_parameter_is_given_under_a_condition_that_is_met_replaces_its_default(read):
+    body = dedent(
+        """
+        async def saver_of(url=None):
+            if os.environ["KIND"] == "postgres":
+                url = os.environ.get("DB")
+                if url:
+                    return AsyncPostgresSaver(url)
+            return InMemorySaver()
+        """
+    )
+    environment = {"KIND": "postgres", "DB": "postgresql://db/a"}
+    found = read({"app.py": HEAD + body + TAIL}, environment=environment)
+    assert chosen(found) == {"AsyncPostgresSaver"}
+    other = read(
+        {"app.py": HEAD + body + TAIL}, environment={"KIND": "none", "DB": "postgresql://db"}
+    )
+    assert chosen(other) == {"InMemorySaver"}
