@@ -100,3 +100,15 @@ def test_a_fallback_that_is_not_what_runs_is_no_degrade():
     for saver, verdict in ((here, V), (elsewhere, H)):
         facts = replace(code(kept, saver), degrades=(unset,))
         assert judged(Contract.S0, service(), facts).verdict is verdict
+
+
+@pytest.mark.parametrize(("is_served", "verdict"), [(True, V), (None, U)])
+def test_runs_that_wait_in_the_process_are_lost_also_beside_a_saver(is_served, verdict):
+    waiting = own(Medium.MEMORY, role=Role.PAUSED, is_served=is_served)
+    facts = code(site(Medium.POSTGRES), waiting)
+    for contract in (Contract.S1, Contract.S2):
+        found = judged(contract, service(), facts)
+        assert found.verdict is verdict
+        assert "threads and paused runs" not in found.summary
+    workers = service(workers=Known(value=2))
+    assert judged(Contract.S3, workers, facts).verdict is verdict

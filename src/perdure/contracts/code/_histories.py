@@ -7,7 +7,6 @@ another request sets it. What is also written elsewhere (a file, a database, a c
 """
 
 import ast
-from collections.abc import Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,20 +15,17 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._beside import beside
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._marks import evidence
+from perdure.contracts.code._kept import Kept, dicts_of, is_dict, own, site_of
 from perdure.contracts.code._own_files import files_of
 from perdure.contracts.code._own_tables import tables_of
-from perdure.contracts.code._program import Variable, last_name
-from perdure.contracts.code._scopes import Assign, Scope
+from perdure.contracts.code._program import last_name
+from perdure.contracts.code._scopes import Scope
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._speaking import TELLS, Speaking, id_in
-from perdure.contracts.code._startup import is_route, startup_of
+from perdure.contracts.code._startup import is_route
+from perdure.contracts.code._waits import Waits
 from perdure.contracts.code.facts import Degrade, Medium, Role, Site
 
-_DICTS = {"dict", "defaultdict", "OrderedDict", "TTLCache", "LRUCache", "WeakValueDictionary"}
-_PAUSES = regex(r"(?i)approv|confirm|human|pause|interrupt|resum|permission|pending|decision")
-_WAITED_ON = {"Event", "Future", "create_future", "Condition", "Queue"}
-_SETS = {"set", "set_result", "put", "put_nowait", "notify_all"}
 _HOLDS = {
     "ChatMessageHistory", "InMemoryChatMessageHistory", "InMemoryHistory",
     "ConversationBufferMemory", "ConversationBufferWindowMemory", "ConversationSummaryMemory",
@@ -47,19 +43,6 @@ _KEEPS = regex(
 )
 
 
-class _Kept(Struct, frozen=True):
-    """A dict of a module, with the functions that use it."""
-
-    variable: Variable
-    line: int
-    users: tuple[Scope, ...]
-    owner: Scope | None = None
-    """The class, of a dict that its instances have."""
-    is_served: bool | None = True
-    makes_items: bool = False
-    """It makes an item of what is asked for: a `defaultdict`."""
-
-
 class Histories(Struct):
     """Where conversations are, and what becomes of them when their store fails."""
 
@@ -73,10 +56,11 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
         return Histories()
     speaking = Speaking(flow)
     tables = (*tables_of(flow, sites, speaking), *files_of(flow, sites, speaking))
+    waits = Waits(flow)
     found: list[Site] = []
     degrades: list[Degrade] = []
-    for kept in [*_dicts(flow), *_of_instances(flow)]:
-        paused = _paused(flow, kept) if kept.owner is None else None
+    for kept in dicts_of(flow):
+        paused = waits.of(kept)
         if paused is not None:
             found.append(paused)
             continue
@@ -94,94 +78,10 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
     return Histories((*found, *tables), tuple(degrades))
 
 
-def _dicts(flow: Flow) -> Iterator[_Kept]:
-    by_name: dict[str, list[Scope]] = {}
-    for scope in flow.program.live:
-        for name in scope.names if scope.kind == "function" else ():
-            by_name.setdefault(name, []).append(scope)
-    for module in flow.program.live:
-        for name, assigns in module.assigns.items() if module.kind == "module" else ():
-            if len(assigns) != 1 or not _is_empty_dict(assigns[0]):
-                continue
-            variable = Variable(module, name)
-            users = tuple(
-                one for one in by_name.get(name, ()) if flow.program.resolve(one, name) == variable
-            )
-            if users:
-                makes = _makes_items(assigns[0])
-                yield _Kept(variable, assigns[0].line, users, makes_items=makes)
-
-
-def _of_instances(flow: Flow) -> Iterator[_Kept]:
-    """Find the dicts of objects that are made once, before requests are served."""
-    for begin in flow.program.live:
-        owner = begin.owner
-        if owner is None or not begin.name.endswith("__init__"):
-            continue
-        for assign in begin.attributes:
-            if not _own(assign.target) or not _is_empty_dict(assign):
-                continue
-            name = _own(assign.target)
-            users = tuple(
-                one
-                for several in owner.inner.values()
-                for one in several
-                if one is not begin and ("self", name) in one.dotted
-            )
-            is_served = _is_made_once(flow, begin)
-            if users and is_served is not False:
-                makes = _makes_items(assign)
-                yield _Kept(Variable(begin, name), assign.line, users, owner, is_served, makes)
-
-
-def _own(node: ast.expr) -> str:
-    """Return the name of an object's own attribute; empty for anything else."""
-    if isinstance(node, ast.Attribute) and _is_name(node.value, "self"):
-        return node.attr
-    return ""
-
-
-def _is_made_once(flow: Flow, begin: Scope) -> bool | None:
-    """Whether objects of a class are made before requests, `False` where each makes its own."""
-    makers = [where for where, _call in flow.callers(begin)]
-    before = startup_of(flow)
-    if any(id(one) in before for one in makers):
-        return True
-    return None if any(not is_route(one) for one in makers) else False
-
-
-def _is_empty_dict(assign: Assign) -> bool:
-    value = assign.value
-    if isinstance(value, ast.Dict):
-        return not value.keys
-    return isinstance(value, ast.Call) and last_name(value.func) in _DICTS
-
-
-def _makes_items(assign: Assign) -> bool:
-    value = assign.value
-    return isinstance(value, ast.Call) and last_name(value.func) == "defaultdict"
-
-
-def _site(flow: Flow, kept: _Kept, role: Role, *steps: tuple[Scope, int, str]) -> Site:
-    scope, name = kept.variable.scope, kept.variable.name
-    return Site(
-        role=role,
-        medium=Medium.MEMORY,
-        evidence=(
-            *flow.program.way_to(scope.path),
-            evidence(scope, kept.line, f"makes {name}, a dict of the process"),
-            *(evidence(*step) for step in steps),
-        ),
-        class_name=f"the dict {name}",
-        is_served=kept.is_served,
-        survives_process=False,
-    )
-
-
 # ------------------------------------------------------------------------------- conversations
 
 
-def _history(flow: Flow, sites: Sites, kept: _Kept, speaking: Speaking) -> Histories:
+def _history(flow: Flow, sites: Sites, kept: Kept, speaking: Speaking) -> Histories:
     name = kept.variable.name
     written = next(
         ((one, line) for one in kept.users if (line := _stored_at(one, kept)) is not None), None
@@ -202,7 +102,7 @@ def _history(flow: Flow, sites: Sites, kept: _Kept, speaking: Speaking) -> Histo
     for scope in _readers(flow, kept, far=holds is not None or writes_elsewhere):
         line = speaking.line(scope)
         if line is not None and (holds is not None or not _is_huge(scope)):
-            site = _site(
+            site = site_of(
                 flow,
                 kept,
                 Role.HISTORY,
@@ -216,7 +116,7 @@ def _history(flow: Flow, sites: Sites, kept: _Kept, speaking: Speaking) -> Histo
     return Histories()
 
 
-def _is_told(kept: _Kept) -> bool:
+def _is_told(kept: Kept) -> bool:
     """Whether the name says that it holds conversations, or the one of a function that uses it."""
     name = kept.variable.name
     is_of_ids = bool(_OF_IDS.search(name)) and _holds_only_text(kept)
@@ -225,13 +125,13 @@ def _is_told(kept: _Kept) -> bool:
     return kept.owner is None and any(TELLS.search(one.name) for one in kept.users)
 
 
-def _holds_only_text(kept: _Kept) -> bool:
+def _holds_only_text(kept: Kept) -> bool:
     """Whether all that is put in are names of ids: `threads[user_id] = thread_id`."""
     stored = [
         one.value
         for scope in kept.users
         for one in scope.items
-        if isinstance(one.target, ast.Subscript) and _is_dict(one.target.value, kept.variable.name)
+        if isinstance(one.target, ast.Subscript) and is_dict(one.target.value, kept.variable.name)
     ]
     return bool(stored) and all(_is_id(one) for one in stored)
 
@@ -247,7 +147,7 @@ def _is_huge(scope: Scope) -> bool:
     return (getattr(scope.node, "end_lineno", 0) or 0) - scope.line > limits.NEAR_LINES_MAX
 
 
-def _holds_messages(flow: Flow, scope: Scope, kept: _Kept) -> int | None:
+def _holds_messages(flow: Flow, scope: Scope, kept: Kept) -> int | None:
     """Return where what is put into a dict, or got from it, is shown to be a conversation."""
     name = kept.variable.name
     aliases = {
@@ -257,7 +157,7 @@ def _holds_messages(flow: Flow, scope: Scope, kept: _Kept) -> int | None:
     }
     for assign in scope.items:
         target = assign.target
-        if isinstance(target, ast.Subscript) and _is_dict(target.value, name):
+        if isinstance(target, ast.Subscript) and is_dict(target.value, name):
             value = assign.value
             if value is not None and _is_conversation(flow, scope, value):
                 return assign.line
@@ -265,7 +165,7 @@ def _holds_messages(flow: Flow, scope: Scope, kept: _Kept) -> int | None:
         func = call.node.func
         if not isinstance(func, ast.Attribute):
             continue
-        is_begun = func.attr == "setdefault" and _is_dict(func.value, name)
+        is_begun = func.attr == "setdefault" and is_dict(func.value, name)
         if is_begun and any(_is_conversation(flow, scope, one) for one in call.node.args[1:]):
             return call.node.lineno
         base = func.value
@@ -288,12 +188,12 @@ def _part(node: ast.expr) -> str:
 def _is_got(node: ast.expr, name: str) -> bool:
     """Whether an expression is an item of the dict: by brackets, `get` or `setdefault`."""
     if isinstance(node, ast.Subscript):
-        return _is_dict(node.value, name)
+        return is_dict(node.value, name)
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in {"get", "setdefault"}
-        and _is_dict(node.func.value, name)
+        and is_dict(node.func.value, name)
     )
 
 
@@ -344,7 +244,7 @@ def _has_history(flow: Flow, owner: Scope) -> bool:
         if any(_HISTORY.match(name) for name in one.assigns):
             return True
         for begin in one.inner.get("__init__", ()):
-            if any(_HISTORY.match(_own(assign.target).strip("_")) for assign in begin.attributes):
+            if any(_HISTORY.match(own(assign.target).strip("_")) for assign in begin.attributes):
                 return True
     return False
 
@@ -353,7 +253,7 @@ def _writes_elsewhere(scope: Scope) -> bool:
     return any(_KEEPS.match(last_name(call.node.func)) for call in scope.calls)
 
 
-def _stored_at(scope: Scope, kept: _Kept) -> int | None:
+def _stored_at(scope: Scope, kept: Kept) -> int | None:
     """Return where a scope puts something into a dict under the id of a conversation."""
     name = kept.variable.name
     for assign in scope.items:
@@ -365,7 +265,7 @@ def _stored_at(scope: Scope, kept: _Kept) -> int | None:
         if not isinstance(func, ast.Attribute):
             continue
         base = func.value
-        is_begun = func.attr == "setdefault" and _is_dict(base, name) and call.node.args
+        is_begun = func.attr == "setdefault" and is_dict(base, name) and call.node.args
         if is_begun and id_in(call.node.args[0], scope):
             return call.node.lineno
         is_longer = bool(_ADDS.match(func.attr))
@@ -379,19 +279,10 @@ def _stored_at(scope: Scope, kept: _Kept) -> int | None:
 
 def _holds(item: ast.Subscript, name: str, scope: Scope) -> bool:
     """Whether an item is what a dict of this name has under a conversation's id."""
-    return _is_dict(item.value, name) and bool(id_in(item.slice, scope))
+    return is_dict(item.value, name) and bool(id_in(item.slice, scope))
 
 
-def _is_name(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _is_dict(node: ast.expr, name: str) -> bool:
-    """Whether an expression is the dict of this name, of a module or of an object."""
-    return _is_name(node, name) or _own(node) == name
-
-
-def _readers(flow: Flow, kept: _Kept, *, far: bool) -> list[Scope]:
+def _readers(flow: Flow, kept: Kept, *, far: bool) -> list[Scope]:
     """Return the functions that use a dict, and those that call them; of an object its methods.
 
     `far`: what is kept is surely a conversation, so that callers of an object's methods count, too.
@@ -402,54 +293,3 @@ def _readers(flow: Flow, kept: _Kept, *, far: bool) -> list[Scope]:
         if len(found) > limits.CALLERS_MAX:
             break
     return found
-
-
-# ---------------------------------------------------------------------------------- paused runs
-
-
-def _paused(flow: Flow, kept: _Kept) -> Site | None:
-    """Find a dict of what runs wait on: an event that another request sets."""
-    name = kept.variable.name
-    waits = next(
-        ((one, line) for one in kept.users if (line := _waited_at(one, name)) is not None), None
-    )
-    if waits is None:
-        return None
-    for scope in kept.users:
-        for call in scope.calls:
-            is_set = last_name(call.node.func) in _SETS and not call.node.keywords
-            if is_set and is_route(scope) and _PAUSES.search(f"{name} {scope.name}"):
-                return _site(
-                    flow,
-                    kept,
-                    Role.PAUSED,
-                    (*waits, f"a run waits on what {name} holds"),
-                    (scope, call.node.lineno, "another request lets it go on"),
-                )
-    return None
-
-
-def _waited_at(scope: Scope, name: str) -> int | None:
-    made = {
-        one
-        for one, assigns in scope.assigns.items()
-        if any(_makes_event(assign.value) for assign in assigns)
-    }
-    for assign in scope.items:
-        target = assign.target
-        if not isinstance(target, ast.Subscript) or not _is_name(target.value, name):
-            continue
-        inside = (
-            {one.id for one in ast.walk(assign.value) if isinstance(one, ast.Name)}
-            if (assign.value is not None)
-            else set()
-        )
-        if inside & made or _makes_event(assign.value):
-            return assign.line
-    return None
-
-
-def _makes_event(node: ast.expr | None) -> bool:
-    return node is not None and any(
-        isinstance(one, ast.Call) and last_name(one.func) in _WAITED_ON for one in ast.walk(node)
-    )

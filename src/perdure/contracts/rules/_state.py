@@ -171,7 +171,12 @@ def relevant(code: CodeFacts) -> list[Site]:
     if any(site.role not in _OWN and site.medium is not Medium.NONE for site in kept):
         # A saver decides about threads; what a project caches of them beside it is its own affair.
         # Conversations in a dict that the model is given again are none of its threads.
-        kept = [site for site in kept if site.role not in _OWN or _is_dict(site)]
+        # Nor is a run that waits for what only this process can set.
+        kept = [
+            site
+            for site in kept
+            if site.role not in _OWN or site.role is Role.PAUSED or _is_dict(site)
+        ]
     elif any(_is_durable_history(site) for site in kept) and not _pauses(code):
         # The conversation is in tables of the project's own; the graph needs no memory of it.
         kept = [site for site in kept if site.medium is not Medium.NONE]
@@ -335,9 +340,14 @@ def _summary(same: list[_Judged], others: list[_Judged], when: str) -> str:
     verdict = same[0].outcome.verdict
     why = same[0].outcome.why
     if verdict is Verdict.VIOLATED:
+        is_paused = any(each.role is Role.PAUSED for each in same)
         lost = "differ" if when.startswith("by which") else "are lost"
         said = f"{what} {lost} {when}: {why}"
-        held = [WHAT[each.role] for each in others if each.outcome.verdict is Verdict.HELD]
+        held = [
+            "threads" if each.role is Role.SAVER and is_paused else WHAT[each.role]
+            for each in others
+            if each.outcome.verdict is Verdict.HELD
+        ]
         return f"{said}; {' and '.join(held)} are kept" if held else said
     if verdict is Verdict.HELD:
         return f"{what} are kept: {why}"

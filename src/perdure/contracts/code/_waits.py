@@ -1,0 +1,414 @@
+"""Runs that wait in the memory of the process until another request lets them go on.
+
+    pending = {}                                        # by the id of what was asked
+
+    async def ask(question):                            # a tool, or a step
+        answer = pending[question.id] = loop.create_future()
+        return await asyncio.wait_for(answer, 600)
+
+    @app.post("/approvals/{id}")
+    async def approve(id): pending.pop(id).set_result(True)
+
+Three shapes: an event, future or queue by an id that a run waits for and a request sets; an entry
+that a run looks at again and again until a request changes it; and an action that is kept until a
+request for its approval takes it. What carries tokens to a client, or says that a run has begun,
+is done or is to stop, is none of them: names must tell of a person's say.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from perdure.contracts._patterns import regex
+from perdure.contracts.code import limits
+from perdure.contracts.code._entries import (
+    Item,
+    Names,
+    awaited,
+    by_method,
+    is_got,
+    made_of,
+    own_nodes,
+    stored,
+)
+from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._kept import Kept, is_dict, site_of
+from perdure.contracts.code._program import last_name
+from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._startup import is_route
+from perdure.contracts.code._values import Kind
+from perdure.contracts.code.facts import Role, Site
+
+_OF_PERSONS = regex(
+    r"(?i)approv|confirm|human|permission|decision|decide|feedback|review|clarif|consent|hitl|"
+    r"elicit|verdict|reject|question|answer|user_?(input|repl|respon)"
+)
+_OPEN = regex(r"(?i)pause|resum|pending|interrupt")
+"""Names that may tell of a person's say, and of other things."""
+_OTHERS = regex(
+    r"(?i)cancel|stop|abort|shutdown|kill|terminat|disconnect|done|finish|complete|ready|start|lock|"
+    r"cache|limit|stream|token|sse|progress|subscri|listener|client"
+)
+_LIBRARIES = ("asyncio", "threading", "anyio", "trio", "queue", "multiprocessing", "concurrent")
+_WAITED_ON = {"Event", "Future", "create_future", "Condition", "Queue", "SimpleQueue"}
+_SETS = {"set", "set_result", "put", "put_nowait", "notify_all", "send_nowait"}
+_WAITS = {"wait", "get"}
+_BEGINS = {
+    "create_task", "ensure_future", "add_task", "start_soon", "run_coroutine_threadsafe", "submit",
+}  # fmt: skip
+"""What is handed to these goes on by itself: who hands it on does not execute it."""
+_KEPT_FOR = regex(
+    r"(?i)(approval|confirmation|permission)s?$|(pending|awaiting|unconfirmed|waiting)_\w*"
+    r"(approval|confirm\w*|action|tool|call|plan|order|decision|review|step|command|operation|email|"
+    r"interrupt|change)\w*$"
+)
+_SAYS = regex(r"(?i)approv|confirm|reject|decide|decision|permission|resum")
+_SAVES = regex(
+    r"^(save|persist|commit|insert|upsert|setex|hset|put_item|rpush|lpush|save_\w+|persist_\w+|"
+    r"insert_\w+|store_\w+|flush\w*|insert_one|update_one|replace_one)$"
+)
+_PLAIN = {"create_task", "ensure_future", "Lock", "Semaphore", "time", "now", "utcnow", "monotonic"}
+
+
+class Waits:
+    """Finds what runs wait for, in one dict after the other."""
+
+    def __init__(self, flow: Flow) -> None:
+        """Nothing is asked yet."""
+        self.flow = flow
+        self._interrupts: bool | None = None
+        self._known: dict[int, list[tuple[Scope, Call]]] = {}
+
+    def of(self, kept: Kept) -> Site | None:
+        """Return the place of runs that wait by what a dict holds; `None` if none do."""
+        found = self._by_event(kept) or self._by_looking(kept) or self._until_said(kept)
+        if found is not None and any(self._saves(one) for one in kept.users):
+            return replace(found, is_served=None)
+        return found
+
+    # ------------------------------------------------------------------------------- an event
+
+    def _by_event(self, kept: Kept) -> Site | None:
+        item = Item()
+        for scope in kept.users:
+            for value in stored(scope, kept.name):
+                made_of(self.flow, scope, value, item)
+        if kept.makes_items and isinstance(kept.value, ast.Call):
+            for given in kept.value.args[:1]:
+                called = ast.copy_location(ast.Call(func=given, args=[], keywords=[]), given)
+                made_of(self.flow, kept.variable.scope, called, item)
+        if not item.parts:
+            return None
+        near = self._near(kept, item)
+        names = {id(one): Names(one, kept.name, item, self._given_by(one, kept)) for one in near}
+        waits, sets = (
+            [(one, *at) for one in near for at in _at(one, names[id(one)], item, verbs)]
+            for verbs in (_WAITS, _SETS)
+        )
+        for scope, line, part in waits:
+            for setter, at, other in sets:
+                route = self._request(setter) if other == part and setter is not scope else None
+                if route is None or self._is_other(kept, item, (scope, setter, route), part):
+                    continue
+                told = f"{_told(kept, part)} {setter.name} {route.name} {scope.name}"
+                is_sure = bool(_OF_PERSONS.search(told)) and not self._is_woken(scope, route)
+                if not is_sure and not _OPEN.search(told):
+                    continue
+                site = site_of(
+                    self.flow,
+                    kept,
+                    Role.PAUSED,
+                    (scope, line, f"a run waits on what {kept.name} holds"),
+                    (setter, at, "another request lets it go on"),
+                )
+                return site if is_sure else replace(site, is_served=None)
+        return None
+
+    def _is_woken(self, waiting: Scope, route: Scope) -> bool:
+        """Whether it may be that only a client waits: a graph that is interrupted keeps its run."""
+        return self._uses_interrupts() or _is_socket(route) or is_route(waiting)
+
+    def _is_other(
+        self, kept: Kept, item: Item, scopes: tuple[Scope, Scope, Scope], part: str
+    ) -> bool:
+        """Whether it is no wait of a run: what is set there ends it, or hands on what it says."""
+        waiting, setter, route = scopes
+        told = f"{_told(kept, part)} {setter.name.rpartition('.')[2]}"
+        if _OTHERS.search(told) or _around(waiting) is _around(route):
+            return True
+        is_queue = "Queue" in item.parts[part]
+        is_wide = not _OF_PERSONS.search(f"{_told(kept, part)} {route.name}")
+        return is_queue and (is_wide or waiting.yields or is_route(waiting))
+
+    def _near(self, kept: Kept, item: Item) -> list[Scope]:
+        """Return the functions that may wait or set: users, their callers, methods of entries."""
+        found = list(kept.users)
+        for user in kept.users:
+            found += [one for one, _call in self._callers(user) if one not in found]
+            if len(found) > limits.CALLERS_MAX:
+                break
+        for owner in item.owners:
+            found += [
+                one
+                for one in owner.all_inner()
+                if one.kind == "function" and self.flow.program.is_live(one) and one not in found
+            ]
+        return found
+
+    def _given_by(self, scope: Scope, kept: Kept) -> set[str]:
+        """Return the names to which a function binds what users of a dict give it."""
+        calls = {
+            id(call.node)
+            for user in kept.users
+            if user is not scope and user.results
+            for where, call in self._callers(user)
+            if where is scope
+        }
+        if not calls:
+            return set()
+        return {
+            name
+            for name, assigns in scope.assigns.items()
+            if any(id(awaited(one.value)) in calls for one in assigns)
+        }
+
+    def _callers(self, scope: Scope) -> list[tuple[Scope, Call]]:
+        """Return the calls of a function; by name alone only of what is named like its class."""
+        if id(scope) not in self._known:
+            self._known[id(scope)] = self._calls_of(scope)
+        return self._known[id(scope)]
+
+    def _calls_of(self, scope: Scope) -> list[tuple[Scope, Call]]:
+        owner = scope.owner
+        name = owner.name.rpartition(".")[2].lower() if owner is not None else ""
+        found = []
+        calls = self.flow.callers(scope)
+        is_common = len(calls) > limits.MENTIONS_MAX
+        for where, call in calls:
+            func = call.node.func
+            if self.flow.program.meaning(where, func) is None and isinstance(func, ast.Attribute):
+                if is_common:
+                    continue
+                base = last_name(func.value).lower().strip("_")
+                words = {one.rstrip("s") for one in base.split("_")} - {"get", "the", "self", ""}
+                if not any(word in name for word in words) and not self._is_of(where, func, owner):
+                    continue
+            found.append((where, call))
+        return found
+
+    def _is_of(self, where: Scope, func: ast.Attribute, owner: Scope | None) -> bool:
+        """Whether a method is called of an object that is surely of a class."""
+        with self.flow.briefly():
+            found = self.flow.leaves(func.value, self.flow.frame(where))
+        return any(one.kind is Kind.INSTANCE and one.value.scope is owner for one in found)
+
+    def _request(self, scope: Scope) -> Scope | None:
+        """Return the route that executes a function, and does not only begin it."""
+        pending = [(scope, 0)]
+        seen: set[int] = set()
+        while pending and len(seen) < limits.CALLERS_MAX:
+            here, depth = pending.pop(0)
+            if id(here) in seen:
+                continue
+            seen.add(id(here))
+            if is_route(here):
+                return here
+            if here.parent is not None and here.parent.kind == "function":
+                continue  # a stream, or what is handed on
+            if depth < limits.DYNAMIC_DEPTH_MAX:
+                pending += [
+                    (where, depth + 1)
+                    for where, call in self._callers(here)
+                    if not _is_begun(where, call)
+                ]
+        return None
+
+    def _uses_interrupts(self) -> bool:
+        """Whether graphs pause by themselves, so that a saver has what they wait for."""
+        if self._interrupts is None:
+            self._interrupts = any(
+                getattr(self.flow.program.meaning(scope, call.node.func), "name", "")
+                == f"langgraph.types.{name}"
+                for name in ("interrupt", "Command")
+                for scope, call in self.flow.program.calls_of(name)
+            )
+        return self._interrupts
+
+    def _saves(self, scope: Scope) -> bool:
+        """Whether a function writes somewhere else, too."""
+        for call in scope.calls:
+            name = last_name(call.node.func)
+            if _SAVES.match(name):
+                return True
+            text = call.node.args[0] if call.node.args else None
+            if name == "execute" and isinstance(text, ast.Constant | ast.JoinedStr):
+                return True
+        return False
+
+    # ------------------------------------------------------------------------------- by looking
+
+    def _by_looking(self, kept: Kept) -> Site | None:
+        """Find a run that looks at an entry until a request changes it."""
+        looks = next(
+            ((one, line) for one in kept.users if (line := _looks_at(one, kept.name))), None
+        )
+        if looks is None or is_route(looks[0]):
+            return None
+        for scope in kept.users:
+            line = _changed_at(scope, kept.name)
+            route = self._request(scope) if line and scope is not looks[0] else None
+            if line is None or route is None:
+                continue
+            told = f"{kept.name} {scope.name.rpartition('.')[2]} {route.name}"
+            if _OF_PERSONS.search(told) and not _OTHERS.search(told):
+                site = site_of(
+                    self.flow,
+                    kept,
+                    Role.PAUSED,
+                    (*looks, f"a run looks at {kept.name} until it may go on"),
+                    (scope, line, "another request changes it"),
+                )
+                return replace(site, is_served=None) if self._uses_interrupts() else site
+        return None
+
+    # ----------------------------------------------------------------------------- until said
+
+    def _until_said(self, kept: Kept) -> Site | None:
+        """Find actions that are kept until a request approves them."""
+        if not _KEPT_FOR.search(kept.name):
+            return None
+        puts = [(one, line) for one in kept.users if (line := _put_at(one, kept.name))]
+        if not puts:
+            return None
+        for scope in kept.users:
+            line = _taken_at(scope, kept.name)
+            route = self._request(scope) if line else None
+            if line is None or route is None or scope is puts[0][0] or route is puts[0][0]:
+                continue
+            if _SAYS.search(f"{route.name} {scope.name.rpartition('.')[2]} {_paths(route)}"):
+                site = site_of(
+                    self.flow,
+                    kept,
+                    Role.PAUSED,
+                    (*puts[0], f"what waits for a person is kept in {kept.name}"),
+                    (scope, line, "another request takes it from there"),
+                )
+                return replace(site, is_served=None) if self._uses_interrupts() else site
+        return None
+
+
+def _at(scope: Scope, here: Names, item: Item, verbs: set[str]) -> Iterator[tuple[int, str]]:
+    """Return where a function waits for a part of an entry, or lets who waits go on."""
+    for node in own_nodes(scope):
+        part = None
+        if isinstance(node, ast.Attribute) and node.attr in verbs:
+            part = here.part(node.value)
+        elif isinstance(node, ast.Await) and verbs is _WAITS:
+            given = node.value.args[:1] if isinstance(node.value, ast.Call) else []
+            parts = [here.part(one) for one in (node.value, *given)]
+            part = next((one for one in parts if one is not None), None)
+        if part is None and isinstance(node, ast.Attribute) and here.is_entry(node.value):
+            part = next(by_method(item, node.attr, verbs), None)
+        if part is not None and isinstance(node, ast.expr):
+            yield node.lineno, part
+
+
+def _told(kept: Kept, part: str) -> str:
+    return f"{kept.name} {part}"
+
+
+def _around(scope: Scope) -> Scope:
+    """Return the function around all that a function stands in."""
+    here = scope
+    while here.parent is not None and here.parent.kind == "function":
+        here = here.parent
+    return here
+
+
+def _is_socket(route: Scope) -> bool:
+    return any(last_name(one) == "websocket" for one in getattr(route.node, "decorator_list", ()))
+
+
+def _is_begun(where: Scope, call: Call) -> bool:
+    """Whether a call is only handed to what executes it later."""
+    return any(
+        call.node in one.node.args and last_name(one.node.func) in _BEGINS for one in where.calls
+    )
+
+
+def _looks_at(scope: Scope, name: str) -> int | None:
+    """Return where a function sleeps in a loop that reads a dict."""
+    if not any(last_name(call.node.func) == "sleep" for call in scope.calls):
+        return None
+    entries = _bound(scope, name)
+    for loop in own_nodes(scope):
+        if not isinstance(loop, ast.While | ast.For | ast.AsyncFor):
+            continue
+        inside = list(ast.walk(loop))
+        sleeps = any(isinstance(one, ast.Call) and last_name(one) == "sleep" for one in inside)
+        reads = any(
+            isinstance(one, ast.expr)
+            and (is_got(one, name) or (isinstance(one, ast.Name) and one.id in entries))
+            for one in inside
+        )
+        if sleeps and reads:
+            return loop.lineno
+    return None
+
+
+def _changed_at(scope: Scope, name: str) -> int | None:
+    """Return where a function changes an entry of a dict that is there already, or puts one."""
+    entries = _bound(scope, name)
+    for assign in (*scope.items, *scope.attributes):
+        target = assign.target
+        if not isinstance(target, ast.Subscript | ast.Attribute):
+            continue
+        base = target.value
+        is_put = isinstance(target, ast.Subscript) and is_dict(base, name)
+        is_entry = is_got(base, name) or (isinstance(base, ast.Name) and base.id in entries)
+        if is_put or is_entry:
+            return assign.line
+    return None
+
+
+def _bound(scope: Scope, name: str) -> set[str]:
+    """Return the names of a function that are entries of a dict."""
+    return {
+        bound
+        for bound, assigns in scope.assigns.items()
+        if any(one.value is not None and is_got(one.value, name) for one in assigns)
+    }
+
+
+def _put_at(scope: Scope, name: str) -> int | None:
+    """Return where a function puts more than a plain mark into a dict."""
+    for assign in scope.items:
+        target = assign.target
+        if not isinstance(target, ast.Subscript) or not is_dict(target.value, name):
+            continue
+        value = assign.value
+        if isinstance(value, ast.Constant):
+            continue
+        if not (isinstance(value, ast.Call) and last_name(value.func) in _PLAIN):
+            return assign.line
+    return None
+
+
+def _taken_at(scope: Scope, name: str) -> int | None:
+    for node in own_nodes(scope):
+        is_read = not isinstance(getattr(node, "ctx", None), ast.Store)
+        if isinstance(node, ast.expr) and is_read and is_got(node, name):
+            return node.lineno
+    return None
+
+
+def _paths(route: Scope) -> str:
+    """Return the paths that a route is for."""
+    return " ".join(
+        one.value
+        for decorator in getattr(route.node, "decorator_list", ())
+        if isinstance(decorator, ast.Call)
+        for one in decorator.args[:1]
+        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    )

@@ -1,0 +1,266 @@
+"""Runs that wait in the memory of the process until another request lets them go on."""
+
+import re
+from textwrap import dedent
+
+import pytest
+
+from perdure.contracts.code.facts import Medium, Role
+
+HEAD = """
+import asyncio
+import uuid
+from fastapi import FastAPI
+app = FastAPI()
+"""
+WAITS = {
+    "a future of a module": """
+        open_questions: dict[str, asyncio.Future] = {}
+        async def ask_person(text):
+            key = uuid.uuid4().hex
+            answer = asyncio.get_running_loop().create_future()
+            open_questions[key] = answer
+            try:
+                return await asyncio.wait_for(answer, timeout=600)
+            finally:
+                open_questions.pop(key, None)
+        @app.post("/answers/{key}")
+        async def reply(key: str, text: str):
+            waiting = open_questions.get(key)
+            waiting.set_result(text)
+        """,
+    "an object of a class": """
+        from dataclasses import dataclass, field
+        @dataclass
+        class Approval:
+            key: str
+            said: bool | None = None
+            event: asyncio.Event = field(default_factory=asyncio.Event)
+        class ApprovalDesk:
+            def __init__(self):
+                self._open = {}
+            def ask(self, key):
+                approval = Approval(key)
+                self._open[key] = approval
+                return approval
+            def settle(self, key, said):
+                approval = self._open.pop(key)
+                approval.said = said
+                approval.event.set()
+        desk = ApprovalDesk()
+        async def pay(amount):
+            approval = desk.ask(uuid.uuid4().hex)
+            await approval.event.wait()
+            return approval.said
+        @app.post("/settle/{key}")
+        async def settle(key: str, said: bool):
+            desk.settle(key, said)
+        """,
+    "a factory that gives the same": """
+        import threading
+        from functools import lru_cache
+        class Consents:
+            def __init__(self):
+                self.events = {}
+                self.said = {}
+            def wait_for(self, key):
+                self.events[key] = threading.Event()
+                self.events[key].wait(timeout=300)
+                return self.said.pop(key, False)
+            def give(self, key, said):
+                self.said[key] = said
+                if key in self.events:
+                    self.events[key].set()
+        @lru_cache
+        def consents():
+            return Consents()
+        def delete_rows(table):
+            return consents().wait_for(table)
+        @app.post("/consents/{key}")
+        def give(key: str, said: bool):
+            consents().give(key, said)
+        """,
+    "a dict of a class": """
+        class Reviews:
+            waiting = {}
+            @classmethod
+            async def wait(cls, key):
+                entry = {"event": asyncio.Event(), "verdict": None}
+                cls.waiting[key] = entry
+                await asyncio.wait_for(entry["event"].wait(), 60)
+                return entry["verdict"]
+        async def node(state):
+            return {"verdict": await Reviews.wait(state["key"])}
+        @app.post("/review/{key}")
+        async def review(key: str, verdict: str):
+            Reviews.waiting[key]["verdict"] = verdict
+            Reviews.waiting[key]["event"].set()
+        """,
+    "a queue": """
+        human_replies = {}
+        async def ask_human(thread, text):
+            queue = human_replies.setdefault(thread, asyncio.Queue())
+            return await queue.get()
+        @app.post("/reply/{thread}")
+        async def reply(thread: str, text: str):
+            await human_replies[thread].put(text)
+        """,
+    "looking again": """
+        confirmations = {}
+        async def confirm(key):
+            confirmations[key] = {"status": "open"}
+            while confirmations[key]["status"] == "open":
+                await asyncio.sleep(1)
+            return confirmations[key]["status"]
+        @app.post("/confirm/{key}")
+        async def set_confirmation(key: str, status: str):
+            entry = confirmations.get(key)
+            entry["status"] = status
+        """,
+    "an action that is kept": """
+        pending_actions = {}
+        @app.post("/chat")
+        async def chat(session: str, text: str):
+            action = await plan(text)
+            pending_actions[session] = action
+            return {"needs_approval": action}
+        @app.post("/approve/{session}")
+        async def approve(session: str):
+            return await execute(pending_actions.pop(session))
+        """,
+    "of another module": """
+        import desk
+        async def ask(key):
+            desk.decisions[key] = asyncio.Event()
+            await desk.decisions[key].wait()
+        @app.post("/decide/{key}")
+        async def decide(key: str):
+            desk.decisions[key].set()
+        """,
+}
+OTHERS = {
+    "tokens of a stream": """
+        streams = {}
+        async def run(key):
+            async for part in graph.astream({}):
+                await streams[key].put(part)
+        @app.post("/runs")
+        async def begin(key: str):
+            streams[key] = asyncio.Queue()
+            asyncio.create_task(run(key))
+        @app.get("/runs/{key}")
+        async def follow(key: str):
+            return await streams[key].get()
+        """,
+    "an answer that a run makes": """
+        answers = {}
+        async def work(key):
+            answers[key].set_result(await graph.ainvoke({}))
+        @app.post("/ask")
+        async def ask(key: str):
+            answers[key] = asyncio.get_running_loop().create_future()
+            asyncio.create_task(work(key))
+            return await answers[key]
+        """,
+    "an order to stop": """
+        cancel_events = {}
+        async def run(key):
+            cancel_events[key] = asyncio.Event()
+            await asyncio.wait([graph.ainvoke({}), cancel_events[key].wait()])
+        @app.post("/reject/{key}")
+        async def stop(key: str):
+            cancel_events[key].set()
+        """,
+    "locks": """
+        approval_locks = {}
+        async def run(key):
+            approval_locks[key] = asyncio.Lock()
+            async with approval_locks[key]:
+                return await graph.ainvoke({})
+        @app.post("/approve/{key}")
+        async def approve(key: str):
+            approval_locks[key].release()
+        """,
+    "calls to a client over its socket": """
+        calls = {}
+        async def call(socket, key):
+            calls[key] = asyncio.get_running_loop().create_future()
+            await socket.send_json({"id": key})
+            return await asyncio.wait_for(calls[key], 30)
+        @app.websocket("/ws")
+        async def ws(socket):
+            while True:
+                said = await socket.receive_json()
+                calls[said["id"]].set_result(said)
+        """,
+    "an object of each request": """
+        class Approvals:
+            def __init__(self):
+                self.events = {}
+            async def wait(self, key):
+                self.events[key] = asyncio.Event()
+                await self.events[key].wait()
+            def approve(self, key):
+                self.events[key].set()
+        @app.post("/approve/{key}")
+        async def approve(key: str):
+            Approvals().approve(key)
+        """,
+}
+OPEN = {
+    "also written down": """
+        approvals = {}
+        async def ask(key):
+            await store.save_request(key)
+            approvals[key] = asyncio.Event()
+            await approvals[key].wait()
+        @app.post("/approve/{key}")
+        async def approve(key: str):
+            approvals[key].set()
+        """,
+    "a graph that is interrupted": """
+        from langgraph.types import Command, interrupt
+        approvals = {}
+        async def ask(key):
+            approvals[key] = asyncio.Event()
+            await approvals[key].wait()
+            await graph.ainvoke(Command(resume=True))
+        @app.post("/approve/{key}")
+        async def approve(key: str):
+            approvals[key].set()
+        """,
+    "what is pending, of whom nobody says": """
+        pending = {}
+        async def call(key):
+            pending[key] = asyncio.Event()
+            await pending[key].wait()
+        @app.post("/results/{key}")
+        async def result(key: str):
+            pending[key].set()
+        """,
+}
+
+
+def paused(read, text):
+    files = {"app.py": HEAD + dedent(text), "desk.py": "decisions = {}\n"}
+    steps = re.findall(r"^(?:async )?def (\w+)", dedent(text), re.MULTILINE)
+    tools = f"agent = make_agent(tools=[{', '.join(steps)}])\n"
+    files["app.py"] += tools
+    return [one for one in read(files).sites if one.role is Role.PAUSED]
+
+
+@pytest.mark.parametrize("way", WAITS)
+def test_what_a_run_waits_for_is_lost_with_the_process(read, way):
+    (site,) = paused(read, WAITS[way])
+    assert (site.medium, site.is_served) == (Medium.MEMORY, True)
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_what_no_person_lets_go_on_is_no_run_that_waits(read, way):
+    assert paused(read, OTHERS[way]) == []
+
+
+@pytest.mark.parametrize("way", OPEN)
+def test_whether_it_is_kept_elsewhere_is_open(read, way):
+    (site,) = paused(read, OPEN[way])
+    assert (site.medium, site.is_served) == (Medium.MEMORY, None)
