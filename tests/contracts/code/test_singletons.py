@@ -79,6 +79,52 @@ def test_a_setting_chooses_which_is_made_once(read, kind, made):
     assert chosen(found) == {made}
 
 
+CONTAINER = """
+import os
+from dataclasses import dataclass
+from fastapi import FastAPI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.graph import StateGraph
+
+@dataclass
+class Container:
+    checkpointer: object = None
+
+class Agent:
+    def __init__(self, checkpointer=None):
+        self._saver = checkpointer or InMemorySaver()
+        self.graph = StateGraph(dict).compile(checkpointer=self._saver)
+
+class Factory:
+    def saver(self):
+        if os.environ["KIND"] == "memory":
+            return None, None
+        saver = PostgresSaver(os.environ["DB"])
+        return saver, saver.close
+
+    def build(self):
+        container = Container()
+        (container.checkpointer, close) = self.saver()
+        return self.agent(checkpointer=container.checkpointer)
+
+    def agent(self, checkpointer):
+        return Agent(checkpointer=checkpointer)
+
+app = FastAPI()
+agent = Factory().build()
+@app.post("/run")
+def run(thread_id: str):
+    return agent.graph.invoke({}, {"configurable": {"thread_id": thread_id}})
+"""
+
+
+@pytest.mark.parametrize(("kind", "made"), [("pg", "PostgresSaver"), ("memory", "InMemorySaver")])
+def test_what_is_put_into_an_object_from_outside_is_more_than_its_default(read, kind, made):
+    environment = {"KIND": kind, "DB": "postgresql://db/a"}
+    assert chosen(read({"app.py": CONTAINER}, environment=environment)) == {made}
+
+
 def test_what_a_parameter_is_given_under_a_condition_that_is_met_replaces_its_default(read):
     body = dedent(
         """

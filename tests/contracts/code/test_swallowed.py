@@ -150,3 +150,31 @@ async def run(thread_id: str):
 """
     found = read({"app.py": HEAD + STARTS + served}).degrades
     assert any(one.when.value is True and one.cause == "failed" for one in found) is expected
+
+
+def test_a_failure_that_comes_before_either_saver_is_none_of_it(read):
+    """A lookup that fails is taken for "not seen yet", whatever keeps the threads."""
+    body = dedent(
+        """
+        saver = None
+        if os.environ["STAGE"] == "production":
+            saver = PostgresSaver(os.environ["DB"])
+        else:
+            saver = InMemorySaver()
+        def is_duplicate(key):
+            try:
+                return bool(cache.exists(key))
+            except ConnectionError as error:
+                log(error)
+                return False
+        @app.post("/run")
+        async def run(thread_id: str):
+            if is_duplicate(thread_id):
+                return None
+            graph = StateGraph(dict).compile(checkpointer=saver)
+            return await graph.ainvoke({}, {"configurable": {"thread_id": thread_id}})
+        """
+    )
+    for stage in ("production", "test"):
+        environment = {"STAGE": stage, "DB": "postgresql://db/a"}
+        assert not read({"app.py": HEAD + body}, environment=environment).degrades

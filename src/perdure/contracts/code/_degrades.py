@@ -84,18 +84,35 @@ def _fallbacks(sites: Sites, executed: Executed) -> Iterator[Degrade]:
         strongest = max((_catalog.rank(medium) for medium in media), default=0)
         if strongest < _catalog.rank(Medium.FILE):
             continue
+        shared = {
+            _place_of(condition)
+            for one in group
+            if (medium := _medium(one.leaf)) is not None and _catalog.rank(medium) >= strongest
+            for condition in one.leaf.conditions
+        }
         for one in group:
             medium = _medium(one.leaf)
             if medium is None or _catalog.rank(medium) >= strongest:
                 continue
-            yield from _fallback(executed, one, medium)
+            yield from _fallback(executed, one, medium, shared)
 
 
-def _fallback(executed: Executed, one: Bound, medium: Medium) -> Iterator[Degrade]:
+_Place = tuple[str, int, int, bool]
+
+
+def _place_of(condition: Condition) -> _Place:
+    frame, guard = condition
+    return (frame.scope.path, guard.line, id(guard.node), guard.is_true)
+
+
+def _fallback(
+    executed: Executed, one: Bound, medium: Medium, shared: set[_Place]
+) -> Iterator[Degrade]:
+    """Say how a weaker saver is come to; `shared`: what is so where a durable one is, too."""
     flow = executed.flow
     found = []
     for at, condition in enumerate(one.leaf.conditions):
-        cause = _cause(flow, condition)
+        cause = None if _place_of(condition) in shared else _cause(flow, condition)
         if cause is None:
             continue
         others = [*one.leaf.conditions[:at], *one.leaf.conditions[at + 1 :], *cause.conditions]

@@ -210,7 +210,10 @@ class Fields:
                 return [Leaf(kind=Kind.MEANING, value=Bound(method, instance))]
             return self.flow.results(method, self.flow.inside(method, {}, instance))
         found = [*self._passed(instance, name), *self._from_methods(instance, name)]
-        return found or self._anywhere(name, unknown())
+        if all(leaf.is_initial for leaf in found):  # others may put it there
+            later = self._anywhere(name, unknown())
+            found += later if not found or later[0].kind is not Kind.UNKNOWN else []
+        return found
 
     def _passed(self, instance: Instance, name: str) -> list[Leaf]:
         """Return what a dataclass or model got for a field, or the field's default."""

@@ -424,7 +424,7 @@ class Flow:
                 return [Leaf(kind=Kind.INSTANCE, value=instance)]
         if frame.scope is scope and name in frame.arguments:
             node, where = frame.arguments[name]
-            return self.leaves(node, where)
+            return settled(self.leaves(node, where))
         if frame.scope is scope and frame.depth:
             return self._default(scope, name)
         return self._from_callers(scope, name)

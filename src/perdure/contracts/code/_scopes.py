@@ -483,6 +483,13 @@ class _Walker:
                     pending.append((here.body, (*guards_here, yes)))
                     pending.append((here.orelse, (*guards_here, no)))
                     continue
+                case ast.BoolOp():
+                    is_and = isinstance(here.op, ast.And)
+                    for at, part in enumerate(here.values):
+                        pending.append((part, guards_here))
+                        if at < limits.CONDITIONS_MAX:  # they are copied for each part
+                            guards_here = (*guards_here, _both(part, part.lineno)[not is_and])
+                    continue
             pending.extend([(child, guards_here) for child in children(here)])
 
 

@@ -24,6 +24,7 @@ from perdure.contracts.code._outliving import outliving
 from perdure.contracts.code._own_steps import own_steps, unsaved_runs
 from perdure.contracts.code._program import Module, Program
 from perdure.contracts.code._queued import is_worker, leave_to_workers, modules_of_tasks
+from perdure.contracts.code._refilled import with_refilled
 from perdure.contracts.code._sites import Sites, sites_of, unreachable_sites, without_password
 from perdure.contracts.code._unhandled import unhandled
 from perdure.contracts.code._unread import mattering
@@ -129,7 +130,7 @@ def facts_of(flow: Flow, sites: Sites, *, on_platform: bool) -> CodeFacts:
     bare = bare_run(flow, sites)
     return CodeFacts(
         entry=(),
-        sites=(*known, *histories.sites),
+        sites=with_refilled(flow, (*known, *histories.sites)),
         uses_threads=_marks.uses_threads(flow, has_graphs=bool(sites.bound) or on_platform),
         has_steps=_marks.has_steps(flow),
         outlives=lasting,
