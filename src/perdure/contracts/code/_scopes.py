@@ -477,18 +477,8 @@ class _Walker:
                 case ast.Yield() | ast.YieldFrom():
                     self.result(here.value, guards_here, here.lineno)
                     self.scope.yields = True
-                case ast.IfExp():
-                    pending.append((here.test, guards_here))
-                    yes, no = _both(here.test, here.lineno)
-                    pending.append((here.body, (*guards_here, yes)))
-                    pending.append((here.orelse, (*guards_here, no)))
-                    continue
-                case ast.BoolOp():
-                    is_and = isinstance(here.op, ast.And)
-                    for at, part in enumerate(here.values):
-                        pending.append((part, guards_here))
-                        if at < limits.CONDITIONS_MAX:  # they are copied for each part
-                            guards_here = (*guards_here, _both(part, part.lineno)[not is_and])
+                case ast.IfExp() | ast.BoolOp():
+                    pending.extend(_in_turn(here, guards_here))
                     continue
             pending.extend([(child, guards_here) for child in children(here)])
 
@@ -503,6 +493,21 @@ def children(node: ast.AST) -> list[ast.AST]:
         elif isinstance(child, ast.AST) and not isinstance(child, ast.expr_context):
             found.append(child)
     return found
+
+
+def _in_turn(node: ast.IfExp | ast.BoolOp, guards: Guards) -> Iterator[tuple[ast.AST, Guards]]:
+    """Yield the parts of a choice or chain; each is executed where those before it let it be."""
+    if isinstance(node, ast.IfExp):
+        yes, no = _both(node.test, node.lineno)
+        yield node.test, guards
+        yield node.body, (*guards, yes)
+        yield node.orelse, (*guards, no)
+        return
+    is_and = isinstance(node.op, ast.And)
+    for at, part in enumerate(node.values):
+        yield part, guards
+        if at < limits.CONDITIONS_MAX:  # they are copied for each part
+            guards = (*guards, _both(part, part.lineno)[not is_and])
 
 
 def _both(test: ast.expr, line: int) -> tuple[Guard, Guard]:

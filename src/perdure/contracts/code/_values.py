@@ -239,6 +239,10 @@ class Evaluating(Protocol):
         """What decides tests."""
         ...
 
+    def initial(self, node: ast.expr, frame: "Frame") -> "list[Leaf]":
+        """Return the `None` that a module's name surely begins with; empty: it may be more."""
+        ...
+
     def is_left_out(self, scope: Scope) -> bool:
         """Whether what a scope assigns to variables and attributes of others counts for nothing."""
         ...
