@@ -9,6 +9,7 @@ import ast
 from perdure.contracts.code import _catalog, limits
 from perdure.contracts.code._chosen import Bound
 from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._index import index_of
 from perdure.contracts.code._marks import evidence
 from perdure.contracts.code._outliving import all_begun, runs_in
 from perdure.contracts.code._program import Program, Variable, last_name
@@ -59,7 +60,7 @@ def _bare(sites: Sites) -> dict[int, Bound]:
             continue  # made within a step of another graph, which is saved
         for call in one.sink.scope.calls:
             is_it = call.node.lineno == one.sink.line
-            if is_it and last_name(call.node.func) == one.sink.maker and _has_steps(one):
+            if is_it and call.name == one.sink.maker and _has_steps(one):
                 found[id(call.node)] = one
     return found
 
@@ -69,7 +70,7 @@ def _has_steps(one: Bound) -> bool:
         return True
     owner = one.sink.scope.owner
     around = list(owner.all_inner()) if owner is not None else [one.sink.scope]
-    return sum(last_name(call.node.func) == "add_node" for s in around for call in s.calls) > 1
+    return sum(call.name == "add_node" for s in around for call in s.calls) > 1
 
 
 def compiled(program: Program, scope: Scope, node: ast.expr, depth: int = 0) -> ast.Call | None:
@@ -90,7 +91,7 @@ def compiled(program: Program, scope: Scope, node: ast.expr, depth: int = 0) -> 
         case ast.Name() | ast.Attribute():
             known = program.meaning(scope, node)
             if isinstance(known, Variable):
-                return _one(program, _values(program, known), depth)
+                return _one(program, _values(known), depth)
     return None
 
 
@@ -106,10 +107,10 @@ def _own_values(program: Program, scope: Scope, name: str) -> list[tuple[Scope, 
     ]
 
 
-def _values(program: Program, known: Variable) -> list[tuple[Scope, ast.expr | None]]:
+def _values(known: Variable) -> list[tuple[Scope, ast.expr | None]]:
     found = [(known.scope, one.value) for one in known.scope.assigns.get(known.name, ())]
     if known.scope.kind == "module":
-        for where in program.indexed(known.scope).sharing.get(known.name, ()):
+        for where in index_of(known.scope).sharing.get(known.name, ()):
             found.extend((where, one.value) for one in where.assigns.get(known.name, ()))
     return found
 

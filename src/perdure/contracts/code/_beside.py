@@ -18,6 +18,7 @@ from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._swallowed import exits, raises
 from perdure.contracts.code._values import Decision, Kind, Leaf
 from perdure.contracts.code.facts import Degrade, Medium, Role, Site
+from perdure.contracts.deployment.facts import Root
 from perdure.contracts.evidence import Evidence, Known
 from perdure.contracts.findings import RootKind
 
@@ -119,14 +120,18 @@ def _not_reached(flow: Flow, leaf: Leaf) -> Evidence | None:
     host = flow.only(given, frame) if given is not None else None
     if host is None or host.settings or host.value not in _HERE:
         return None
-    others = flow.environment.root.services
     said = flow.program.modules.project.read(flow.environment.service.place.file) or ""
     if flow.environment.root.kind is RootKind.KUBERNETES or "network_mode" in said:
         return None  # it may share the network of another container
-    if not any("redis" in (one.image.catalog or "").lower() for one in others):
+    if not has_redis(flow.environment.root):
         return None
     note = f"asks {host.value}, which is this container; Redis is in another one"
     return evidence(frame.scope, node.lineno, note)
+
+
+def has_redis(root: Root) -> bool:
+    """Whether a deployment starts a Redis of its own."""
+    return any("redis" in (one.image.catalog or "").lower() for one in root.services)
 
 
 def _known(decision: Decision) -> Known[bool]:

@@ -16,7 +16,7 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._chosen import Bound
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import MAIN, Call, Scope
+from perdure.contracts.code._scopes import MAIN, Call, Scope, children
 from perdure.contracts.code._startup import is_route, startup_of
 from perdure.contracts.code._values import Kind, Made
 from perdure.contracts.code.facts import Medium, Role
@@ -93,7 +93,7 @@ def _stays(flow: Flow, scope: Scope, node: ast.Call, depth: int) -> bool:
 def _makers(flow: Flow, begin: Scope, depth: int = 0) -> Iterator[tuple[Scope, Call]]:
     """Find the calls that make objects with this constructor: of its class, by `cls`, derived."""
     for where, call in flow.callers(begin):
-        if where.name.endswith(".__init__") and last_name(call.node.func) == "__init__":
+        if where.name.endswith(".__init__") and call.name == "__init__":
             if depth < limits.DYNAMIC_DEPTH_MAX:
                 yield from _makers(flow, where, depth + 1)
         else:
@@ -143,12 +143,12 @@ def _escapes(scope: Scope, node: ast.Call) -> bool:
 
 
 def _statements(function: ast.AST) -> Iterator[ast.AST]:
-    pending = list(ast.iter_child_nodes(function))
+    pending = list(children(function))
     while pending:
         here = pending.pop()
         yield here
         if not isinstance(here, ast.expr | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            pending.extend(ast.iter_child_nodes(here))
+            pending.extend(children(here))
 
 
 def _carries(value: ast.AST, node: ast.Call, names: set[str]) -> bool:
@@ -168,7 +168,7 @@ def _carries(value: ast.AST, node: ast.Call, names: set[str]) -> bool:
             if isinstance(here.func, ast.Attribute) and here.func.attr == "with_config":
                 pending.append(here.func.value)
         elif not isinstance(here, ast.Attribute):
-            pending.extend(ast.iter_child_nodes(here))
+            pending.extend(children(here))
     return False
 
 

@@ -13,7 +13,7 @@ from perdure.contracts.code import _catalog, limits
 from perdure.contracts.code._configured import LOADS, READS, validated
 from perdure.contracts.code._own_savers import kept_by
 from perdure.contracts.code._program import External, Module, last_name
-from perdure.contracts.code._scopes import Scope
+from perdure.contracts.code._scopes import Call, Scope
 from perdure.contracts.code._values import (
     Bound,
     Evaluating,
@@ -212,6 +212,20 @@ class Calls:
             leaf = self._made(meaning, node, frame)[0]
             return leaf if leaf.kind is Kind.SITE and leaf.value.node is node else None
         return None
+
+    def making(self, scope: Scope) -> list[Call]:
+        """Return the calls of a scope that `constructs` may say something of."""
+        known = self.flow.program.making
+        if id(scope) not in known:
+            known[id(scope)] = [one for one in scope.calls if self._may_make(scope, one)]
+        return known[id(scope)]
+
+    def _may_make(self, scope: Scope, call: Call) -> bool:
+        meaning = self.flow.program.meaning(scope, call.node.func)
+        if isinstance(meaning, External):
+            owner = meaning.name.rpartition(".")[0]
+            return bool(_catalog.kind_of(meaning.name) or _catalog.kind_of(owner))
+        return isinstance(meaning, Scope) and meaning.kind == "class"
 
     def _library(self, dotted: str, node: ast.Call, frame: Frame) -> list[Leaf] | None:
         owner, _, last = dotted.rpartition(".")

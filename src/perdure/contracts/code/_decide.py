@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.contracts.code import limits
@@ -17,6 +18,21 @@ from perdure.contracts.code._values import (
 )
 from perdure.contracts.evidence import Confidence, Evidence, weakest
 
+_MET = Decision(is_met=True)
+
+
+STEP = 0.1
+"""What a test costs of the steps that there are for all questions of one kind."""
+
+
+class _Whole(Struct, frozen=True, eq=False):
+    """What conditions that were all decided before come to."""
+
+    conditions: tuple[Condition, ...]
+    """Kept, so that nothing else gets its `id`."""
+    steps: float
+    decision: Decision
+
 
 class Decider:
     """Decides tests with what an evaluation knows, in three values."""
@@ -25,41 +41,51 @@ class Decider:
         """Ask `flow` for the values."""
         self.flow = flow
         self._known: dict[tuple[int, int, int, bool], Decision] = {}
+        self._whole: dict[int, _Whole] = {}
+        """By `id` of the conditions: the values of a function carry the same ones again."""
         self._kept: list[Condition] = []
         self._busy: set[tuple[int, int, int, bool]] = set()
         self._passing: dict[tuple[int, int, int, bool], Decision] = {}
         """Open ones, kept while one question is answered."""
         self._texts: dict[int, str] = {}
+        self._bare_ones: dict[int, tuple[Guard, Guard]] = {}
+        """Tests that need not be met, with themselves as if they had to be."""
         self._is_set_up = False
         """What is none or false before a start's set-up counts as set up."""
 
     def all_of(self, conditions: Iterable[Condition]) -> Decision:
         """Return whether all conditions are met: no if one isn't, open if one is open."""
-        met: list[Decision] = []
-        open_one: Decision | None = None
+        if not isinstance(conditions, tuple):
+            conditions = tuple(conditions)
+        whole = self._whole.get(id(conditions))
+        if whole is not None:
+            self.flow.left -= whole.steps
+            return whole.decision
+        found: list[Decision] = []
+        is_kept = True
         for frame, guard in conditions:
-            decision = self._one(frame, guard)
-            if decision.is_met is False:
-                return decision
-            if decision.is_met is None:
-                open_one = open_one if open_one and open_one.question else decision
+            # Most are decided already, and there are many: no call for those.
+            key = (id(guard.node), id(guard.case), id(frame), guard.is_true)
+            known = self._known.get(key) if not guard.unless else None
+            if known is None:
+                is_kept = False
+                decision = self._one(frame, guard)
             else:
-                met.append(decision)
-        if open_one is not None:
-            return open_one
-        return Decision(
-            is_met=True,
-            evidence=tuple(dict.fromkeys(step for one in met for step in one.evidence)),
-            confidence=weakest([one.confidence for one in met]),
-            assumed=tuple(dict.fromkeys(name for one in met for name in one.assumed)),
-            settings=tuple(dict.fromkeys(name for one in met for name in one.settings)),
-        )
+                decision = known
+                self.flow.left -= STEP
+            found.append(decision)
+            if decision.is_met is False:
+                break
+        decision = _together(found)
+        if is_kept and found:
+            self._whole[id(conditions)] = _Whole(conditions, len(found) * STEP, decision)
+        return decision
 
     def _one(self, frame: Frame, guard: Guard) -> Decision:
         if guard.unless:
             return self._unless(frame, guard)
         key = (id(guard.node), id(guard.case), id(frame), guard.is_true)
-        self.flow.left -= 0.1
+        self.flow.left -= STEP
         if guard.node is not None and key in self._known:
             return self._known[key]
         if key in self._passing:
@@ -87,13 +113,19 @@ class Decider:
 
     def _unless(self, frame: Frame, guard: Guard) -> Decision:
         """Decide a test that need not be met where other conditions are."""
-        own = self._one(frame, replace(guard, unless=()))
+        own = self._one(frame, self._bare(guard))
         if own.is_met is True:
             return own
         others = self.all_of((frame, one) for one in guard.unless)
         if own.is_met is False or others.is_met is True:
             return others
         return own
+
+    def _bare(self, guard: Guard) -> Guard:
+        known = self._bare_ones.get(id(guard))
+        if known is None:
+            known = self._bare_ones[id(guard)] = (guard, replace(guard, unless=()))
+        return known[1]
 
     def _decide(self, frame: Frame, guard: Guard) -> Decision:
         place = Evidence(file=frame.scope.path, line=guard.line, note="")
@@ -303,6 +335,27 @@ def _not(inner: Decision) -> Decision:
         question=inner.question,
         assumed=inner.assumed,
         settings=inner.settings,
+    )
+
+
+def _together(found: list[Decision]) -> Decision:
+    """Return what conditions come to of which the last may not be met."""
+    if not found:
+        return _MET
+    if found[-1].is_met is False:
+        return found[-1]
+    open_one: Decision | None = None
+    for one in found:
+        if one.is_met is None:
+            open_one = open_one if open_one and open_one.question else one
+    if open_one is not None:
+        return open_one
+    return Decision(
+        is_met=True,
+        evidence=tuple(dict.fromkeys(step for one in found for step in one.evidence)),
+        confidence=weakest([one.confidence for one in found]),
+        assumed=tuple(dict.fromkeys(name for one in found for name in one.assumed)),
+        settings=tuple(dict.fromkeys(name for one in found for name in one.settings)),
     )
 
 

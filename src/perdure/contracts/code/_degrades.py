@@ -11,8 +11,7 @@ from perdure.contracts.code._executed import Executed, asked, joined
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._installed import without_missing
 from perdure.contracts.code._marks import evidence
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Guard, GuardKind, Guards, Scope
+from perdure.contracts.code._scopes import Guard, GuardKind, Guards, Scope, walk
 from perdure.contracts.code._serving import started
 from perdure.contracts.code._sites import Sites, known_of
 from perdure.contracts.code._swallowed import (
@@ -242,7 +241,7 @@ def swallows(flow: Flow, scope: Scope, executed: Executed) -> Iterator[Degrade]:
         )
         made = [
             leaf
-            for call in scope.calls
+            for call in flow.calls.making(scope)
             if first <= call.node.lineno <= last
             and (leaf := flow.calls.constructs(call.node, flow.frame(scope))) is not None
             and _catalog.rank(leaf.value.medium) >= _catalog.rank(Medium.FILE)
@@ -309,7 +308,7 @@ def _started(flow: Flow, sites: Sites, executed: Executed) -> Iterator[Degrade]:
 
 def _makes_graph(scope: Scope, first: int, last: int) -> bool:
     return any(
-        first <= call.node.lineno <= last and last_name(call.node.func) in _catalog.GRAPH_MAKERS
+        first <= call.node.lineno <= last and call.name in _catalog.GRAPH_MAKERS
         for call in scope.calls
     )
 
@@ -319,7 +318,7 @@ def _after(
 ) -> Outcome | None:
     """Return what a handler leaves the service with; `None` if it does not go on."""
     frame = flow.frame(scope)
-    for node in (one for statement in handler.body for one in ast.walk(statement)):
+    for node in (one for statement in handler.body for one in walk(statement)):
         if isinstance(node, ast.Call):
             leaf = flow.calls.constructs(node, frame)
             if leaf is not None and leaf.kind is Kind.SITE:

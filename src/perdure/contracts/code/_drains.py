@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from perdure.contracts._patterns import regex
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import dotted, evidence, keyword
-from perdure.contracts.code._program import last_name
 from perdure.contracts.code._scopes import Call, Scope
 from perdure.contracts.code._values import Kind
 from perdure.contracts.code.facts import Drain
@@ -26,14 +25,20 @@ _ASSIGNED = {
 }
 
 
+_WAITS = frozenset({
+    "uvicorn.run", "uvicorn.Config", "asyncio.wait", "asyncio.wait_for", "asyncio.timeout",
+})  # fmt: skip
+
+
 def drains_of(flow: Flow) -> tuple[Drain, ...]:
     """Find the times that the reachable code waits for when it stops."""
     return tuple(drain for scope in flow.program.live for drain in _of_scope(flow, scope))
 
 
 def _of_scope(flow: Flow, scope: Scope) -> Iterator[Drain]:
-    for call in scope.calls:
-        yield from _of_call(flow, scope, call)
+    if "update" in scope.called or not _WAITS.isdisjoint(flow.program.libraries_in(scope)):
+        for call in scope.calls:
+            yield from _of_call(flow, scope, call)
     for name, what in _ASSIGNED.items():
         for assign in scope.assigns.get(name, []) if scope.kind == "class" else ():
             if assign.value is not None:
@@ -66,7 +71,7 @@ def _of_call(flow: Flow, scope: Scope, call: Call) -> Iterator[Drain]:
         if given is not None:
             what = f"what {scope.name.rpartition('.')[2]} waits for"
             yield Drain(seconds=_seconds(flow, scope, given, given.lineno), what=what)
-    elif last_name(call.node.func) == "update":
+    elif call.name == "update":
         given = keyword(call.node, "worker_soft_shutdown_timeout")
         if given is not None:
             what = _ASSIGNED["worker_soft_shutdown_timeout"]

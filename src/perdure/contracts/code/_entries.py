@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import is_dict, own
 from perdure.contracts.code._program import External, last_name
-from perdure.contracts.code._scopes import Assign, Scope, children
+from perdure.contracts.code._scopes import Assign, Scope, children, walk
 
 _LIBRARIES = ("asyncio", "threading", "anyio", "trio", "queue", "multiprocessing", "concurrent")
 _WAITED_ON = {"Event", "Future", "create_future", "Condition", "Queue", "SimpleQueue"}
@@ -104,7 +104,7 @@ class Names:
             one.id
             for value in stored(scope, name)
             if value is not None
-            for one in ast.walk(value)
+            for one in walk(value)
             if isinstance(one, ast.Name)
         }
         for bound, assigns in scope.assigns.items():

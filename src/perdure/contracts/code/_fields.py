@@ -9,13 +9,14 @@ from msgspec.structs import replace
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._configured import given, leaf_of
+from perdure.contracts.code._index import index_of
 from perdure.contracts.code._program import (
     External,
     Module,
     Variable,
     last_name,
 )
-from perdure.contracts.code._scopes import Assign, Scope
+from perdure.contracts.code._scopes import Assign, Scope, walk
 from perdure.contracts.code._settings import Settings
 from perdure.contracts.code._values import (
     Bound,
@@ -349,7 +350,7 @@ class Fields:
         """Return what is put into a container of this name anywhere in its module or class."""
         name = last_name(node)
         found: list[Leaf] = []
-        for scope, assign in self.flow.program.indexed(frame.scope.module).stored.get(name, ()):
+        for scope, assign in index_of(frame.scope.module).stored.get(name, ()):
             if self.flow.program.is_live(scope):
                 found.extend(self.flow.assigned(assign, self.flow.frame(scope)))
         return found[: limits.LEAVES_MAX]
@@ -392,9 +393,7 @@ def _is_of_itself(assign: Assign, name: str) -> bool:
     """Whether a value is made of what was there: `self.url = self.url.replace(...)`."""
     if not isinstance(assign.value, ast.Call):
         return False
-    return any(
-        isinstance(node, ast.expr) and _is_own(node, name) for node in ast.walk(assign.value)
-    )
+    return any(isinstance(node, ast.expr) and _is_own(node, name) for node in walk(assign.value))
 
 
 def _parents(text: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from perdure.contracts.code._calls import Calls
 from perdure.contracts.code._decide import Decider
 from perdure.contracts.code._environment import Environment
 from perdure.contracts.code._fields import Fields
+from perdure.contracts.code._index import index_of
 from perdure.contracts.code._program import (
     External,
     Module,
@@ -28,7 +29,7 @@ from perdure.contracts.code._program import (
     Variable,
     last_name,
 )
-from perdure.contracts.code._scopes import Assign, Call, Guard, GuardKind, Guards, Scope
+from perdure.contracts.code._scopes import Assign, Call, Guard, GuardKind, Guards, Scope, walk
 from perdure.contracts.code._values import (
     Condition,
     Decision,
@@ -351,7 +352,7 @@ class Flow:
 
     def _from_functions(self, meaning: Variable) -> list[Leaf]:
         found: list[Leaf] = []
-        for scope in self.program.indexed(meaning.scope).sharing.get(meaning.name, ()):
+        for scope in index_of(meaning.scope).sharing.get(meaning.name, ()):
             if self.program.is_live(scope) and not self.is_left_out(scope):
                 for assign in scope.assigns.get(meaning.name, []):
                     found.extend(self.assigned(assign, self.frame(scope)))
@@ -568,7 +569,7 @@ class Flow:
 
 
 def _depends(annotation: ast.expr) -> ast.Call | None:
-    for node in ast.walk(annotation):
+    for node in walk(annotation):
         if isinstance(node, ast.Call) and last_name(node.func) in {"Depends", "Security"}:
             return node
     return None

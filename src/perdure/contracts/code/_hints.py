@@ -9,7 +9,7 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import dotted, evidence, keyword
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code._values import Kind
 from perdure.contracts.code.facts import Hint
 
@@ -39,12 +39,11 @@ def _effects(flow: Flow, scope: Scope) -> Iterator[Hint]:
     """Find an act on the outside before a pause: the step is executed again from its start."""
     pauses = [
         call.node.lineno
-        for call in scope.calls
-        if last_name(call.node.func) == "interrupt"
-        and dotted(flow, scope, call).startswith("langgraph")
+        for call in scope.called_as(("interrupt",))
+        if dotted(flow, scope, call).startswith("langgraph")
     ]
     is_tool = any(last_name(one) == "tool" for one in getattr(scope.node, "decorator_list", ()))
-    for call in scope.calls:
+    for call in scope.called_as(_EFFECTS):
         if not _is_effect(call):
             continue
         line = call.node.lineno
@@ -70,8 +69,8 @@ def _has_key(scope: Scope) -> bool:
 
 
 def _streams(scope: Scope) -> Iterator[Hint]:
-    for call in scope.calls:
-        name = last_name(call.node.func)
+    for call in scope.called_as(("EventSourceResponse", "StreamingResponse")):
+        name = call.name
         if name == "EventSourceResponse" or (name == "StreamingResponse" and not _is_file(call)):
             if any(_LAST_ID & one.words.keys() for one in scope.module.all_inner()):
                 continue
@@ -87,12 +86,12 @@ def _is_file(call: Call) -> bool:
         isinstance(each, ast.Constant)
         and isinstance(each.value, str)
         and _OF_FILES.search(each.value) is not None
-        for each in ast.walk(call.node)
+        for each in walk(call.node)
     )
 
 
 def _concurrency(flow: Flow, scope: Scope) -> Iterator[Hint]:
-    for call in scope.calls:
+    for call in scope.passing(*_LIMITS):
         for name in _LIMITS:
             given = keyword(call.node, name)
             if given is None:

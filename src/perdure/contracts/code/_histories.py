@@ -19,7 +19,7 @@ from perdure.contracts.code._kept import Kept, dicts_of, is_dict, own, site_of
 from perdure.contracts.code._own_files import files_of
 from perdure.contracts.code._own_tables import tables_of
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Scope
+from perdure.contracts.code._scopes import Scope, walk
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._speaking import TELLS, Speaking, id_in
 from perdure.contracts.code._startup import is_route
@@ -201,7 +201,7 @@ def _adds_message(node: ast.Call) -> bool:
     if last_name(node.func).startswith("add_"):
         return True
     for given in node.args:
-        for one in ast.walk(given):
+        for one in walk(given):
             match one:
                 case ast.Dict():
                     keys = {key.value for key in one.keys if isinstance(key, ast.Constant)}
@@ -250,7 +250,7 @@ def _has_history(flow: Flow, owner: Scope) -> bool:
 
 
 def _writes_elsewhere(scope: Scope) -> bool:
-    return any(_KEEPS.match(last_name(call.node.func)) for call in scope.calls)
+    return any(_KEEPS.match(call.name) for call in scope.calls)
 
 
 def _stored_at(scope: Scope, kept: Kept) -> int | None:
@@ -271,7 +271,7 @@ def _stored_at(scope: Scope, kept: Kept) -> int | None:
         is_longer = bool(_ADDS.match(func.attr))
         if is_longer and isinstance(base, ast.Subscript) and _holds(base, name, scope):
             return call.node.lineno
-    for node in ast.walk(scope.node) if kept.makes_items else ():
+    for node in walk(scope.node) if kept.makes_items else ():
         if isinstance(node, ast.Subscript) and _holds(node, name, scope):
             return node.lineno
     return None

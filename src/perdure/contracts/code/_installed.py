@@ -17,6 +17,7 @@ from perdure.contracts._toml_text import is_deep, parsed
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._program import last_name
+from perdure.contracts.code._scopes import walk
 from perdure.contracts.code.facts import Degrade
 from perdure.contracts.evidence import Evidence, Known
 
@@ -139,7 +140,7 @@ def _has_libpq(image: str) -> bool:
 
 def _imported(node: ast.Try) -> Iterator[str]:
     for statement in node.body:
-        for one in ast.walk(statement):
+        for one in walk(statement):
             if isinstance(one, ast.Import):
                 yield from (alias.name for alias in one.names)
             elif isinstance(one, ast.ImportFrom) and not one.level and one.module:

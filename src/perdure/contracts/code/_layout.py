@@ -5,7 +5,7 @@ import bisect
 import fnmatch
 import itertools
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from perdure.contracts.code import limits
 from perdure.contracts.deployment.facts import Service
@@ -110,15 +110,30 @@ class Layout:
         )
         self.roots = [self.workdir]
         """Folders of the container that Python imports from."""
-        self._modules: dict[str, str | None] = {}
+        self.modules: dict[str, str | None] = {}
+        """What each module name means that was asked for."""
+        self.answers: dict[tuple[str, ...], object] = {}
+        """What else was asked of it: the name of the question, with what it was about."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What two services must have in common for the same names to mean the same files."""
-        return (
-            *(tuple(self._sources), tuple(self.roots), self.workdir, self.context),
-            *(self._mounted, self._said_in),
-        )
+        """What two services must have in common, beside these answers, for the same facts."""
+        return (self.workdir, self._said_in)
+
+    def takes(self, modules: dict[str, str | None]) -> bool:
+        """Go on with what was asked elsewhere, if these module names mean the same files here."""
+        if not self.has(modules):
+            return False
+        self.modules = modules
+        return True
+
+    def has(self, modules: Mapping[str, str | None]) -> bool:
+        """Whether these module names mean the same files here."""
+        return all(self.module(name) == path for name, path in modules.items())
+
+    def answers_so(self, answers: Mapping[tuple[str, ...], object]) -> bool:
+        """Whether other questions have the same answers here."""
+        return all(getattr(self, name)(*about) == said for (name, *about), said in answers.items())
 
     def add_root(self, container: str) -> None:
         """Import from this folder of the container, too; relative ones are of the work folder."""
@@ -148,10 +163,9 @@ class Layout:
 
     def file(self, container: str) -> str | None:
         """Return the file of the project at a path of the container."""
-        for path in self.in_project(container):
-            if path in self.files.all:
-                return path
-        return None
+        found = next((path for path in self.in_project(container) if path in self.files.all), None)
+        self.answers["file", container] = found
+        return found
 
     def _is_here(self, source: str | None) -> bool:
         path = _clean(source or "")
@@ -163,6 +177,11 @@ class Layout:
         Something is mounted there, a Compose config or a line of the Dockerfile names it, or
         `.dockerignore` leaves it out.
         """
+        found = self._may_differ(container, path)
+        self.answers["may_differ", container, path] = found
+        return found
+
+    def _may_differ(self, container: str, path: str) -> bool:
         whole = self.absolute(container)
         if any(_beneath(whole, folder) is not None for folder in self._mounted):
             return True
@@ -185,13 +204,14 @@ class Layout:
             rest = _beneath(path, origin) if origin else path
             if rest is not None and len(origin) > best[0]:
                 best = (len(origin), posixpath.normpath(posixpath.join(place, rest)))
+        self.answers["in_container", path] = best[1]
         return best[1]
 
     def module(self, name: str) -> str | None:
         """Return the file that `import name` executes last, if it is one of the project's."""
-        if name not in self._modules:
-            self._modules[name] = self._find(name)
-        return self._modules[name]
+        if name not in self.modules:
+            self.modules[name] = self._find(name)
+        return self.modules[name]
 
     def _find(self, name: str) -> str | None:
         if not name or not all(part.isidentifier() for part in name.split(".")):

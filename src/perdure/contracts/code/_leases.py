@@ -12,7 +12,7 @@ from perdure.contracts.code._executed import Executed, asked
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import dotted, evidence, keyword
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code.facts import Lease
 from perdure.contracts.evidence import Evidence
 
@@ -39,6 +39,8 @@ def leases_of(flow: Flow, executed: Executed) -> tuple[Lease, ...]:
     """Find what the reachable code takes."""
     found: list[Lease] = []
     for scope in flow.program.live:
+        if scope.called.isdisjoint(_NAMES) and not _in_sandboxes(flow, scope):
+            continue
         for call in scope.calls:
             found.extend(
                 replace(lease, when=asked(executed.line(scope, call.guards)))
@@ -51,6 +53,14 @@ def leases_of(flow: Flow, executed: Executed) -> tuple[Lease, ...]:
 
 _ON_CLIENTS = frozenset({"lock", "set", "setnx", "create", "run"})
 """Methods that take something, of objects whose names say what they are."""
+_NAMES = _ON_CLIENTS | _QUERIES | _POSTS | {"create_namespaced_job"}
+
+
+def _in_sandboxes(flow: Flow, scope: Scope) -> bool:
+    return any(
+        name in _SANDBOXES or name.rpartition(".")[0] in _SANDBOXES
+        for name in flow.program.libraries_in(scope)
+    )
 
 
 def _of_call(flow: Flow, scope: Scope, call: Call) -> Iterator[Lease]:
@@ -64,7 +74,7 @@ def _of_call(flow: Flow, scope: Scope, call: Call) -> Iterator[Lease]:
         yield _lease(scope, call, "a Redis lock", expires=_has(node, "timeout", at=1))
     elif name in {"set", "setnx"} and _CLIENT.search(base) and _is_exclusive(node, name):
         expires = any(_has(node, one) for one in ("ex", "px", "exat", "pxat"))
-        later = any(last_name(other.node.func) in {"expire", "pexpire"} for other in scope.calls)
+        later = any(other.name in {"expire", "pexpire"} for other in scope.calls)
         yield _lease(scope, call, "a key in Redis that one may have", expires=expires or later)
     elif name in _QUERIES and "advisory_lock" in _text(node):
         yield _lease(scope, call, "an advisory lock of PostgreSQL", expires=True)
@@ -167,7 +177,7 @@ def _is_exclusive(node: ast.Call, name: str) -> bool:
 def _text(node: ast.Call) -> str:
     return " ".join(
         one.value
-        for one in ast.walk(node)
+        for one in walk(node)
         if isinstance(one, ast.Constant) and isinstance(one.value, str)
     )
 

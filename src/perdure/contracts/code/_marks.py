@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code._startup import is_route, startup_of
 from perdure.contracts.code._values import Kind
 from perdure.contracts.evidence import Evidence, Known
@@ -23,6 +22,7 @@ _AGENT_MAKERS = {
     "create_react_agent", "create_agent", "create_deep_agent", "create_supervisor", "create_swarm",
     "async_create_deep_agent",
 }  # fmt: skip
+_EDGES = {"add_node", "add_conditional_edges", "add_edge"}
 _RESUMES = regex(
     r"(recover|resume|reap|requeue|orphan|stale|unfinished|interrupted)_?\w{0,80}(run|job|task|thread|work|"
     r"execution|session)|(reaper|recovery|requeue_stale)",
@@ -48,6 +48,8 @@ def dotted(flow: Flow, scope: Scope, call: Call) -> str:
     return flow.program.library_of(scope, call)
 
 
+_PAUSES = ("interrupt_on", "interrupt_before")
+_THREADS = _STORE_USES | {"interrupt"}
 _HTTP = ("httpx", "requests", "aiohttp", "urllib", "websockets", "langgraph_sdk", "http.client")
 _SCREENS = ("streamlit", "gradio", "chainlit", "mesop", "nicegui")
 
@@ -64,8 +66,10 @@ def uses_threads(flow: Flow, *, has_graphs: bool = True) -> tuple[Evidence, ...]
         line = scope.words.get("thread_id")
         if line is not None and not is_client:
             found.append(evidence(scope, line, "a thread is named"))
+        if _THREADS.isdisjoint(scope.called) and scope.passed.isdisjoint(_PAUSES):
+            continue
         for call in scope.calls:
-            name = last_name(call.node.func)
+            name = call.name
             if name == "interrupt" and dotted(flow, scope, call).startswith("langgraph"):
                 found.append(evidence(scope, call.node.lineno, "a run pauses for a person"))
             elif pauses := keyword(call.node, "interrupt_on") or keyword(
@@ -105,13 +109,13 @@ def has_steps(flow: Flow) -> tuple[Evidence, ...]:
     nodes: list[Evidence] = []
     loops: list[Evidence] = []
     for scope in flow.program.live:
-        for call in scope.calls:
-            name = last_name(call.node.func)
+        for call in scope.called_as(_EDGES | _AGENT_MAKERS):
+            name = call.name
             if name == "add_node":
                 nodes.append(evidence(scope, call.node.lineno, "a step is added to a graph"))
                 if len(nodes) == 1 and _is_in_loop(scope, call):
                     loops.append(evidence(scope, call.node.lineno, "a step is added in a loop"))
-            elif name in {"add_conditional_edges", "add_edge"} and _repeats(call.node):
+            elif name in _EDGES and _repeats(call.node):
                 loops.append(evidence(scope, call.node.lineno, "a step may follow itself"))
             elif name in _AGENT_MAKERS and dotted(flow, scope, call):
                 step = evidence(scope, call.node.lineno, f"{name} makes an agent that loops")
@@ -122,9 +126,9 @@ def has_steps(flow: Flow) -> tuple[Evidence, ...]:
 def _is_in_loop(scope: Scope, call: Call) -> bool:
     return any(
         one is call.node
-        for loop in ast.walk(scope.node)
+        for loop in walk(scope.node)
         if isinstance(loop, ast.For | ast.AsyncFor | ast.While)
-        for one in ast.walk(loop)
+        for one in walk(loop)
     )
 
 
@@ -134,13 +138,13 @@ def _repeats(edge: ast.Call) -> bool:
     return isinstance(source, ast.Constant) and any(
         isinstance(one, ast.Constant) and one.value == source.value
         for other in others
-        for one in ast.walk(other)
+        for one in walk(other)
     )
 
 
 def graph_runs(scope: Scope) -> Iterator[Call]:
     """Return the calls of a scope that run something that is called a graph or an agent."""
-    for call in scope.calls:
+    for call in scope.called_as(_RUNS):
         func = call.node.func
         is_run = isinstance(func, ast.Attribute) and func.attr in _RUNS
         if is_run and _OF_GRAPHS.search(ast.unparse(func)):
@@ -163,7 +167,7 @@ def durability(flow: Flow) -> Known[str] | None:
 
 def _durability(flow: Flow) -> Known[str] | None:
     for scope in flow.program.live:
-        for call in scope.calls:
+        for call in scope.passing("durability", "checkpoint_during"):
             given = keyword(call.node, "durability")
             if given is not None:
                 leaf = flow.only(given, flow.frame(scope))
@@ -181,29 +185,33 @@ def handlers(flow: Flow) -> tuple[Evidence, ...]:
     """Find what acts on SIGTERM: handlers, and servers that install them."""
     found = []
     for scope in flow.program.live:
+        libraries = flow.program.libraries_in(scope)
+        if scope.called.isdisjoint(_SIGNALS) and not any(map(_is_server, libraries)):
+            continue
         for call in scope.calls:
-            name = last_name(call.node.func)
-            if name in {"signal", "add_signal_handler"} and "SIGTERM" in ast.unparse(call.node):
+            name = call.name
+            if name in _SIGNALS and "SIGTERM" in ast.unparse(call.node):
                 found.append(evidence(scope, call.node.lineno, "handles SIGTERM"))
-            elif dotted(flow, scope, call) in SERVES or _is_server(flow, scope, call):
+            elif _is_server(dotted(flow, scope, call)):
                 found.append(
                     evidence(scope, call.node.lineno, "starts a server that handles SIGTERM")
                 )
     return tuple(found[: limits.STORY_MAX])
 
 
-def _is_server(flow: Flow, scope: Scope, call: Call) -> bool:
-    name = dotted(flow, scope, call)
-    return name in {"uvicorn.Server", "aiohttp.web.run_app", "arq.run_worker", "chainlit.run"} or (
-        name.endswith(".serve") and name.startswith("hypercorn")
-    )
+_SIGNALS = frozenset({"signal", "add_signal_handler"})
+_SERVERS = SERVES | {"uvicorn.Server", "aiohttp.web.run_app", "arq.run_worker", "chainlit.run"}
+
+
+def _is_server(name: str) -> bool:
+    return name in _SERVERS or (name.endswith(".serve") and name.startswith("hypercorn"))
 
 
 def reloads(flow: Flow) -> tuple[Evidence, ...]:
     """Find servers that are started with a reloader."""
     found = []
     for scope in flow.program.live:
-        for call in scope.calls:
+        for call in scope.passing("reload"):
             given = keyword(call.node, "reload")
             if given is None or dotted(flow, scope, call) != "uvicorn.run":
                 continue
@@ -216,7 +224,7 @@ def reloads(flow: Flow) -> tuple[Evidence, ...]:
 def workers(flow: Flow) -> Known[int] | None:
     """Find how many server processes the code itself asks for."""
     for scope in flow.program.live:
-        for call in scope.calls:
+        for call in scope.passing("workers"):
             given = keyword(call.node, "workers")
             if given is None or dotted(flow, scope, call) not in SERVES:
                 continue
@@ -246,7 +254,7 @@ def resumes(flow: Flow) -> tuple[Evidence, ...]:
         if scope.kind == "function" and _RESUMES.search(scope.name):
             name = scope.name.rpartition(".")[2]
             found.append(evidence(scope, scope.line, f"{name} takes up what was left"))
-        for call in scope.calls:
+        for call in scope.passing("acks_late", "task_acks_late"):
             late = keyword(call.node, "acks_late") or keyword(call.node, "task_acks_late")
             if isinstance(late, ast.Constant) and late.value is True:
                 found.append(evidence(scope, late.lineno, "acknowledges work when it is done"))
@@ -263,7 +271,7 @@ def _goes_on(flow: Flow) -> list[Evidence]:
             found += [
                 evidence(one, call.node.lineno, "goes on with stored runs when the service starts")
                 for call in one.calls
-                if last_name(call.node.func) in _INVOKES
+                if call.name in _INVOKES
                 and call.node.args
                 and isinstance(call.node.args[0], ast.Constant)
                 and call.node.args[0].value is None

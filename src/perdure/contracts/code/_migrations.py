@@ -9,7 +9,7 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence, imports
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._startup import startup_of
 from perdure.contracts.code._values import Kind
@@ -36,6 +36,7 @@ _SERVERS = {
     "opensearch": ("opensearchpy",),
     "weaviate": ("weaviate",),
 }
+_NAMES = {"setup", "asetup", "run_sync", "upgrade"} | _TABLES | _INDEXES
 _PASSED_OVER = regex(r"Exception$|Connect|OSError|Timeout|Unavailable|Handling")
 _CALLERS_DEEP = 3
 _RETRIES = regex(r"retry|backoff|stamina", re.IGNORECASE)
@@ -46,7 +47,7 @@ def migrations_of(flow: Flow, sites: Sites) -> tuple[Migration, ...]:
     startup = startup_of(flow)
     found: list[Migration] = []
     for scope in flow.program.live:
-        for call in scope.calls:
+        for call in scope.called_as(_NAMES):
             for medium, location, note in _of_call(flow, sites, scope, call):
                 if not _may_run(flow, scope, call):
                     continue
@@ -69,12 +70,12 @@ def migrations_of(flow: Flow, sites: Sites) -> tuple[Migration, ...]:
 
 def _collections(flow: Flow, startup: dict[int, Scope | None], scope: Scope) -> Iterator[Migration]:
     """Find collections and indices of search engines and vector databases that code makes."""
-    for call in scope.calls:
+    for call in scope.called_as(_COLLECTIONS):
         server = _server_of(scope, call)
         if server is None or not _may_run(flow, scope, call):
             continue
         way = _way(startup, scope)
-        note = f"{last_name(call.node.func)} needs {server}"
+        note = f"{call.name} needs {server}"
         yield Migration(
             evidence=(
                 *flow.program.way_to(scope.path),
@@ -108,7 +109,7 @@ def _is_passed_over(scope: Scope, call: Call, way: list[Scope]) -> bool:
     inner = scope
     for outer in way:
         names = {inner.name.rpartition(".")[2], inner.parent.name if inner.parent else ""}
-        calls = [one for one in outer.calls if last_name(one.node.func) in names]
+        calls = [one for one in outer.calls if one.name in names]
         if calls and all(_is_caught(outer, one) for one in calls):
             return True
         inner = outer
@@ -130,7 +131,7 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
     return not any(
         isinstance(node, ast.Raise)
         or (isinstance(node, ast.Call) and last_name(node.func) in {"exit", "_exit"})
-        for node in ast.walk(handler)
+        for node in walk(handler)
     )
 
 
@@ -157,7 +158,7 @@ def _unlike(found: list[Migration]) -> list[Migration]:
 def _of_call(
     flow: Flow, sites: Sites, scope: Scope, call: Call
 ) -> Iterator[tuple[Medium, Known[str] | None, str]]:
-    name = last_name(call.node.func)
+    name = call.name
     if not isinstance(call.node.func, ast.Attribute):
         return
     base = call.node.func.value
@@ -197,8 +198,8 @@ def _only_engine(flow: Flow, sites: Sites) -> Known[str] | None:
     found = [
         sites.located(url, flow.frame(scope))
         for scope in flow.program.live
-        for call in scope.calls
-        if last_name(call.node.func) in _MAKES_ENGINES and (url := _url(call.node)) is not None
+        for call in scope.called_as(_MAKES_ENGINES)
+        if (url := _url(call.node)) is not None
     ]
     is_sqlite = bool(found) and all((one.value or "").startswith("sqlite") for one in found)
     return found[0] if is_sqlite else None
@@ -228,7 +229,7 @@ def _retries(scopes: list[Scope]) -> tuple[Evidence, ...]:
             if _RETRIES.search(last_name(decorator))
         )
         for call in scope.calls:
-            name = last_name(call.node.func)
+            name = call.name
             is_wait = name == "wait" and "pool" in ast.unparse(call.node.func).lower()
             if is_wait or name in {"AsyncRetrying", "Retrying", "wait_for_db", "wait_for_database"}:
                 found.append(evidence(scope, call.node.lineno, "waits for the database"))
@@ -239,9 +240,9 @@ def _retries(scopes: list[Scope]) -> tuple[Evidence, ...]:
 
 def _loops(scope: Scope) -> Iterator[Evidence]:
     """Find loops that try, sleep and try again."""
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if isinstance(node, ast.For | ast.While):
-            inside = list(ast.walk(node))
+            inside = list(walk(node))
             tries = any(isinstance(one, ast.Try) for one in inside)
             sleeps = any(
                 isinstance(one, ast.Call) and last_name(one.func) == "sleep" for one in inside

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import External, last_name
-from perdure.contracts.code._scopes import MAIN, Scope, children
+from perdure.contracts.code._program import External
+from perdure.contracts.code._scopes import MAIN, Scope, children, walk
 from perdure.contracts.code._startup import is_route
 from perdure.contracts.code._values import Kind
 
@@ -83,7 +83,7 @@ class Order:
         for where in self._mentioning(wanted)[: limits.MENTIONS_MAX]:
             if where is scope:
                 continue
-            called = [one for one in where.calls if last_name(one.node.func) == wanted]
+            called = [one for one in where.calls if one.name == wanted]
             if any(self._means(where, one.node.func, target) is not False for one in called):
                 yield self.is_later(where)
             if wanted in self._handed_on(where) and self._may_mean(where, wanted, target):
@@ -147,7 +147,7 @@ class Order:
             for one in call.node.keywords:
                 if one.arg in {"lifespan", "on_startup", "startup"} and _names(one.value, name):
                     return True
-            is_event = last_name(call.node.func) in {"add_event_handler", "on_event", "on_startup"}
+            is_event = call.name in {"add_event_handler", "on_event", "on_startup"}
             if is_event and any(_names(one, name) for one in call.node.args):
                 return True
         return True if self.is_later(where) else None
@@ -186,5 +186,5 @@ def _names(node: ast.expr, name: str) -> bool:
     return any(
         (isinstance(one, ast.Name) and one.id == name)
         or (isinstance(one, ast.Attribute) and one.attr == name)
-        for one in ast.walk(node)
+        for one in walk(node)
     )

@@ -7,7 +7,7 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence, graph_runs
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code._startup import functions_called, is_route
 from perdure.contracts.evidence import Evidence
 
@@ -62,8 +62,8 @@ def _begun(flow: Flow) -> Iterator[tuple[Scope, Evidence]]:
         if _is_work(scope):
             name = scope.name.rpartition(".")[2]
             yield scope, evidence(scope, scope.line, f"{name} is called by a queue or a clock")
-        for call in scope.calls:
-            name = last_name(call.node.func)
+        for call in scope.called_as(_HANDS | _QUEUES):
+            name = call.name
             if name in _HANDS and not (name in _AWAITABLE and _is_awaited(scope, call)):
                 given = [*call.node.args, *(one.value for one in call.node.keywords)]
             elif name in _QUEUES and isinstance(call.node.func, ast.Attribute):
@@ -85,11 +85,11 @@ def _is_awaited(scope: Scope, call: Call) -> bool:
     }
     if not names and scope.yields:
         return True
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         match node:
             case ast.Await():
-                inside = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-                if inside & names or any(one is call.node for one in ast.walk(node)):
+                inside = {one.id for one in walk(node) if isinstance(one, ast.Name)}
+                if inside & names or any(one is call.node for one in walk(node)):
                     return True
             case ast.Call(func=ast.Attribute(attr="result")):
                 return True

@@ -11,8 +11,7 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, of_scope, walk
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._speaking import IDS, Speaking, id_in
 from perdure.contracts.code.facts import Medium, Role, Site
@@ -56,11 +55,12 @@ def files_of(flow: Flow, sites: Sites, speaking: Speaking) -> tuple[Site, ...]:
     return tuple(found.values())[: limits.STORY_MAX]
 
 
+@of_scope
 def _path(scope: Scope) -> ast.JoinedStr | None:
     """Return the text of a function that makes a file's name of an id."""
     if not any(IDS.search(name) for name in scope.names | scope.attribute_names):
         return None  # most functions: their whole tree need not be walked
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if not isinstance(node, ast.JoinedStr) or len(node.values) < len(("id", "end")):
             continue
         end = node.values[-1]
@@ -72,7 +72,7 @@ def _path(scope: Scope) -> ast.JoinedStr | None:
 
 def _folder(scope: Scope, text: ast.JoinedStr) -> ast.expr | None:
     """Return the expression of the folder: `FOLDER / name`, `join(FOLDER, name)`, or its text."""
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         match node:
             case ast.BinOp(op=ast.Div(), left=left, right=right) if right is text:
                 return left
@@ -88,12 +88,12 @@ def _folder(scope: Scope, text: ast.JoinedStr) -> ast.expr | None:
 def _uses(users: list[Scope], names: set[str], modes: str) -> Iterator[tuple[Scope, int]]:
     for scope in users:
         for call in scope.calls:
-            if last_name(call.node.func) in names or _is_opened(call, modes):
+            if call.name in names or _is_opened(call, modes):
                 yield scope, call.node.lineno
 
 
 def _is_opened(call: Call, modes: str) -> bool:
-    if last_name(call.node.func) != "open":
+    if call.name != "open":
         return False
     given = [*call.node.args, *(one.value for one in call.node.keywords if one.arg == "mode")]
     told = [

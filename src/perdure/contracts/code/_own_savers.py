@@ -187,7 +187,7 @@ def _file(flow: Evaluating, scopes: list[Scope], instance: Instance) -> Kept | N
 
 
 def _writes_file(program: Program, scope: Scope, call: Call) -> bool:
-    name = last_name(call.node.func)
+    name = call.name
     if name in _WRITES_WHOLE:
         return True
     if name == "open":

@@ -9,7 +9,7 @@ from perdure.contracts.code._chosen import Bound
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence, graph_runs
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, of_scope, walk
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._values import Kind
 from perdure.contracts.code.facts import Role
@@ -38,12 +38,7 @@ def own_steps(flow: Flow) -> tuple[Evidence, ...]:
     """
     live = list(flow.program.live)
     kept = next(
-        (
-            (scope, call)
-            for scope in live
-            for call in scope.calls
-            if _KEEPS.match(last_name(call.node.func))
-        ),
+        ((scope, call) for scope in live for call in _keeping(scope)),
         None,
     )
     if kept is None:
@@ -53,15 +48,21 @@ def own_steps(flow: Flow) -> tuple[Evidence, ...]:
     taken = next((step for scope in begins if (step := _taken_up(scope)) is not None), None)
     if taken is None:
         return ()
-    note = f"{last_name(call.node.func)} writes a step down"
+    note = f"{call.name} writes a step down"
     return evidence(where, call.node.lineno, note), taken
 
 
+@of_scope
+def _keeping(scope: Scope) -> list[Call]:
+    return [call for call in scope.calls if _KEEPS.match(call.name)]
+
+
+@of_scope
 def _taken_up(scope: Scope) -> Evidence | None:
     """Find a name or a key of a function that says from where a run goes on."""
     if scope.kind != "function":
         return None
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         match node:
             case (
                 ast.Name(id=name)

@@ -189,7 +189,7 @@ def _kind_of_model(owner: Scope) -> Medium | str | None:
 
 def _use_of_model(scope: Scope, name: str, table: _Table) -> None:
     for call in scope.calls:
-        called = last_name(call.node.func)
+        called = call.name
         line = call.node.lineno
         if called == name or (called in {"insert", "create", "acreate", "bulk_create"}
                               and _names(call.node, name)):  # fmt: skip

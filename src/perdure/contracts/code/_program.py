@@ -18,7 +18,8 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._layout import Layout, targets_in
 from perdure.contracts.code._modules import Modules
 from perdure.contracts.code._naming import command_names, named_in_texts, package_of, shown
-from perdure.contracts.code._scopes import MAIN, Assign, Call, Import, Scope
+from perdure.contracts.code._scopes import MAIN, Call, Import, Scope, walk
+from perdure.contracts.code._scopes import last_name as last_name  # noqa: PLC0414 - for others
 from perdure.contracts.evidence import Evidence
 
 
@@ -78,15 +79,6 @@ class Reached(Struct, kw_only=True):
     line: int
 
 
-class Index(Struct, kw_only=True, eq=False):
-    """Where the scopes of one module do things to names, in the order of `all_inner`."""
-
-    sharing: dict[str, list[Scope]] = field(default_factory=dict)
-    """Scopes that declare a name `global` or `nonlocal`."""
-    stored: dict[str, list[tuple[Scope, Assign]]] = field(default_factory=dict)
-    """What is put into a container of this name."""
-
-
 class Program(Struct):
     """Everything that one start reaches."""
 
@@ -112,7 +104,9 @@ class Program(Struct):
     _classes: list[Scope] = field(default_factory=list)
     _classes_seen: set[int] = field(default_factory=set)
     _libraries: dict[int, str] = field(default_factory=dict)
-    _indexes: dict[int, Index] = field(default_factory=dict)
+    _libraries_in: dict[int, frozenset[str]] = field(default_factory=dict)
+    making: dict[int, list[Call]] = field(default_factory=dict)
+    """By scope: the calls that may make a saver, see `_calls.making`."""
     _methods: dict[str, list[Scope]] = field(default_factory=dict)
     _calls: dict[str, list[tuple[Scope, Call]]] = field(default_factory=dict)
     _attributes: dict[str, list[Scope]] = field(default_factory=dict)
@@ -120,6 +114,8 @@ class Program(Struct):
     _derived: dict[int, list[Scope]] = field(default_factory=dict)
     _families: dict[int, list[Scope]] = field(default_factory=dict)
     _meanings: dict[tuple[int, str], Meaning] = field(default_factory=dict)
+    _imports_meant: dict[tuple[int, str], Meaning] = field(default_factory=dict)
+    """By module or function and name: what an import of it is, which every use asks for."""
     _is_done: bool = False
     """Everything is reached, so that what a name means does not change any more."""
     offered: set[int] = field(default_factory=set)
@@ -159,6 +155,8 @@ class Program(Struct):
         self._is_done = False
         self._families.clear()
         self._libraries.clear()
+        self._libraries_in.clear()
+        self.making.clear()
         self.callers.clear()
         self.startup = None
         while self._pending:
@@ -222,7 +220,7 @@ class Program(Struct):
             if isinstance(origin, Module):
                 self._touch(self.member(origin, attribute))
         for call in scope.calls:
-            self._calls.setdefault(last_name(call.node.func), []).append((scope, call))
+            self._calls.setdefault(call.name, []).append((scope, call))
             self._dynamic(scope, call.node)
         for assign in scope.attributes:
             if isinstance(assign.target, ast.Attribute):
@@ -369,9 +367,7 @@ class Program(Struct):
             return []
         called = [self.meaning(scope, call.node.func) for call in scope.calls]
         around = [scope, *(one for one in called if isinstance(one, Scope))]
-        return [
-            one for each in around[: limits.CALLERS_MAX] for one in targets_in(ast.walk(each.node))
-        ]
+        return [one for each in around[: limits.CALLERS_MAX] for one in targets_in(walk(each.node))]
 
     def _import_by_name(self, scope: Scope, node: ast.Call) -> None:
         """Import what a call names: a module, every module of a package, or the entries around."""
@@ -445,7 +441,7 @@ class Program(Struct):
                 continue
             for assign in (one for several in around.assigns.values() for one in several):
                 tables = isinstance(assign.value, ast.Dict | ast.List | ast.Tuple | ast.Set)
-                for node in ast.walk(assign.value) if tables and assign.value else ():
+                for node in walk(assign.value) if tables and assign.value else ():
                     if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
                         continue
                     count += 1
@@ -465,8 +461,8 @@ class Program(Struct):
     def _packages_walked(self, scope: Scope) -> Iterator[tuple[str, str | None]]:
         """Return the folders of packages that are searched: `pkgutil.iter_modules(p.__path__)`."""
         for call in scope.calls:
-            if last_name(call.node.func) in {"iter_modules", "walk_packages"} and call.node.args:
-                for node in ast.walk(call.node.args[0]):
+            if call.name in {"iter_modules", "walk_packages"} and call.node.args:
+                for node in walk(call.node.args[0]):
                     if isinstance(node, ast.Attribute) and node.attr in {"__path__", "__file__"}:
                         meaning = self.meaning(scope, node.value)
                         if isinstance(meaning, Module):
@@ -573,7 +569,7 @@ class Program(Struct):
     def _local(self, scope: Scope, name: str) -> Meaning:
         if name in scope.shared:
             return None
-        if any(parameter.arg == name for parameter in scope.parameters):
+        if name in scope.parameter_names:
             return Parameter(scope, name)
         if name in scope.inner:
             return scope.inner[name][-1]
@@ -592,8 +588,20 @@ class Program(Struct):
         return None
 
     def _imported(self, scope: Scope, name: str) -> Meaning:
+        several = scope.imports.get(name)
+        if several is None:
+            return None
+        key = (id(scope), name)
+        if key not in self._imports_meant:
+            found = self._of_imports(scope, several)
+            if self._resolving:
+                return found  # in a circle of imports: it may be without what is asked around it
+            self._imports_meant[key] = found
+        return self._imports_meant[key]
+
+    def _of_imports(self, scope: Scope, several: list[Import]) -> Meaning:
         external: Meaning = None
-        for found in scope.imports.get(name, ()):
+        for found in several:
             meaning = self._import_meaning(scope, found)
             if meaning is not None and not isinstance(meaning, External):
                 return meaning
@@ -726,18 +734,12 @@ class Program(Struct):
 
     # ---------------------------------------------------------------------------------- index
 
-    def indexed(self, module: Scope) -> Index:
-        """Return what the scopes of a module share and store, by name."""
-        known = self._indexes.get(id(module))
+    def libraries_in(self, scope: Scope) -> frozenset[str]:
+        """Return the dotted library names that the calls of a scope mean."""
+        known = self._libraries_in.get(id(scope))
         if known is None:
-            known = self._indexes[id(module)] = Index()
-            for scope in module.all_inner():
-                for name in scope.shared:
-                    known.sharing.setdefault(name, []).append(scope)
-                for assign in scope.items:
-                    if isinstance(assign.target, ast.Subscript):
-                        name = last_name(assign.target.value)
-                        known.stored.setdefault(name, []).append((scope, assign))
+            found = frozenset(self.library_of(scope, call) for call in scope.calls)
+            known = self._libraries_in[id(scope)] = found
         return known
 
     def library_of(self, scope: Scope, call: Call) -> str:
@@ -774,20 +776,6 @@ class Program(Struct):
         steps.reverse()
         half = limits.STORY_MAX // 2
         return tuple(steps if len(steps) <= half else [*steps[:1], *steps[-(half - 1) :]])
-
-
-def last_name(node: ast.expr) -> str:
-    """Return the last part of a dotted name or call; empty for anything else."""
-    match node:
-        case ast.Attribute():
-            return node.attr
-        case ast.Name():
-            return node.id
-        case ast.Call():
-            return last_name(node.func)
-        case ast.Subscript():
-            return last_name(node.value)
-    return ""
 
 
 def _binds(scope: Scope, name: str) -> bool:

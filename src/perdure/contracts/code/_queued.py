@@ -15,8 +15,9 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._order import Order, begins
 from perdure.contracts.code._program import External, Program, Variable, last_name
-from perdure.contracts.code._scopes import MAIN, Scope, children
+from perdure.contracts.code._scopes import MAIN, Scope, children, of_scope
 from perdure.contracts.code._startup import is_route
+from perdure.contracts.deployment.facts import Service
 
 _QUEUES = ("celery", "dramatiq", "huey", "taskiq", "procrastinate")
 _WORKERS = frozenset({"celery", "rq", "rqworker", "dramatiq", "huey_consumer", "huey_consumer.py",
@@ -118,7 +119,8 @@ def leave_to_workers(flow: Flow) -> None:
     """Leave out of a program what only the workers of its queue execute."""
     program = flow.program
     tasks = [one for one in program.live if one.kind == "function" and is_task(flow, one)]
-    if not tasks or _is_worker(flow) or _is_at_once(flow):
+    is_of_queue = starts_worker(flow.environment.service) or is_worker(program)
+    if not tasks or is_of_queue or _is_at_once(flow):
         return
     queued = _Queued(flow)
     program.live = [one for one in program.live if queued.is_later(one) is not True]
@@ -131,7 +133,7 @@ def modules_of_tasks(program: Program) -> list[str]:
         for call in scope.calls:
             for one in call.node.keywords:
                 found += _texts(one.value) if one.arg in _LISTS else []
-            if last_name(call.node.func) == "autodiscover_tasks":
+            if call.name == "autodiscover_tasks":
                 related = [one.value for one in call.node.keywords if one.arg == "related_name"]
                 names = [text for one in related for text in _texts(one)] or ["tasks"]
                 listed = [text for one in call.node.args[:1] for text in _texts(one)]
@@ -151,9 +153,12 @@ def _texts(node: ast.expr | None) -> list[str]:
 
 def is_worker(program: Program) -> bool:
     """Whether a program is started as a worker, by its command or by what it calls."""
-    return "worker" in program.words or any(
-        _works(call.node) for scope in program.live for call in scope.calls
-    )
+    return "worker" in program.words or any(_has_worker(scope) for scope in program.live)
+
+
+@of_scope
+def _has_worker(scope: Scope) -> bool:
+    return any(_works(call.node) for call in scope.calls)
 
 
 def _works(node: ast.Call) -> bool:
@@ -208,15 +213,14 @@ def _is_of_queue(
     return False
 
 
-def _is_worker(flow: Flow) -> bool:
-    start = flow.environment.service.start
+def starts_worker(service: Service) -> bool:
+    """Whether a command of a service names the worker of a queue."""
+    start = service.start
     processes = start.processes if start is not None else ()
     if any(one.program in _WORKERS for one in processes):
         return True
     server = start.server if start is not None else None
-    if server is not None and _WORKERS.intersection(server.argv):
-        return True
-    return is_worker(flow.program)
+    return server is not None and bool(_WORKERS.intersection(server.argv))
 
 
 def _is_at_once(flow: Flow) -> bool:

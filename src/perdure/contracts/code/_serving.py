@@ -21,7 +21,7 @@ from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
 from perdure.contracts.code._order import begins
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope, Try
+from perdure.contracts.code._scopes import Call, Scope, Try, walk
 from perdure.contracts.code._startup import functions_called, startup_of
 from perdure.contracts.code._swallowed import (
     Caught,
@@ -111,7 +111,7 @@ def _goes_on(scope: Scope, attempt: Try, handler: ast.ExceptHandler) -> bool:
     """Whether serving begins after the handler."""
     if raises(handler) or exits(handler):
         return False
-    inside = [node for one in handler.body for node in ast.walk(one)]
+    inside = [node for one in handler.body for node in walk(one)]
     if any(isinstance(node, ast.Yield) for node in inside):
         return True
     is_left = any(isinstance(node, ast.Return) for node in inside)

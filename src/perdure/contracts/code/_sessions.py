@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from perdure.contracts.code._chosen import Sink
-from perdure.contracts.code._program import Program, last_name
+from perdure.contracts.code._program import Program
 from perdure.contracts.code._scopes import Call, Scope
 from perdure.contracts.code.facts import Medium, Role
 
@@ -52,7 +52,7 @@ def session_sinks(program: Program) -> Iterator[Sink]:
     if not _uses_frameworks(program):
         return
     for scope in program.live:
-        for call in scope.calls:
+        for call in scope.passing(*_GIVEN):
             for keyword in call.node.keywords:
                 if keyword.arg in _GIVEN:
                     yield _sink(scope, call, keyword.value)
@@ -65,7 +65,7 @@ def _sink(scope: Scope, call: Call, value: ast.expr) -> Sink:
         role=Role.HISTORY,
         value=value,
         guards=call.guards,
-        maker=last_name(call.node.func),
+        maker=call.name,
     )
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from perdure.contracts.code import limits
 from perdure.contracts.code._configured import given, leaf_of, of_file
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Assign, Scope
+from perdure.contracts.code._scopes import Assign, Scope, walk
 from perdure.contracts.code._values import (
     Evaluating,
     Instance,
@@ -121,7 +121,7 @@ class Settings:
             if keyword.arg in {"alias", "validation_alias", "env"}:
                 found.extend(
                     node.value
-                    for node in ast.walk(keyword.value)
+                    for node in walk(keyword.value)
                     if isinstance(node, ast.Constant) and isinstance(node.value, str)
                 )
         return found

@@ -29,7 +29,7 @@ from perdure.contracts.code._chosen import (
 from perdure.contracts.code._early import Early
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._program import External, Program, Variable, last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code._sessions import BY_URL, PLACES, medium_of, session_sinks
 from perdure.contracts.code._values import Condition, Decision, Frame, Kind, Leaf, Made, settled
 from perdure.contracts.code.facts import Medium, Role, Site
@@ -43,10 +43,8 @@ _NOT_GRAPHS = ("re.", "regex.", "builtins.", "torch.", "jinja2.", "sqlalchemy.",
 def sinks_of(program: Program) -> Iterator[Sink]:
     """Find the graphs that the reachable code makes."""
     for scope in program.live:
-        for call in scope.calls:
-            if last_name(call.node.func) in _catalog.GRAPH_MAKERS and _makes_graph(
-                program, scope, call
-            ):
+        for call in scope.called_as(_catalog.GRAPH_MAKERS):
+            if _makes_graph(program, scope, call):
                 yield from _of_call(scope, call)
         for assign in scope.attributes:
             target = assign.target
@@ -98,7 +96,7 @@ def uses_langgraph(module: Scope) -> bool:
 
 
 def _of_call(scope: Scope, call: Call) -> Iterator[Sink]:
-    maker = last_name(call.node.func)
+    maker = call.name
     given: dict[Role, ast.expr | None] = {}
     lines: dict[Role, int] = {}
     for keyword in call.node.keywords:
@@ -228,8 +226,8 @@ class Sites(Struct):
     def steps(self, scopes: Iterable[Scope]) -> Iterator[Scope]:
         """Find the functions that are steps of the graphs that these scopes make."""
         for scope in scopes:
-            for call in scope.calls:
-                for given in call.node.args if last_name(call.node.func) == "add_node" else ():
+            for call in scope.called_as(("add_node",)):
+                for given in call.node.args:
                     meaning = self.program.meaning(scope, given)
                     if isinstance(meaning, Scope) and meaning.kind == "function":
                         yield meaning
@@ -380,7 +378,7 @@ class Sites(Struct):
         for scope in self.program.live:
             frame = self.flow.frame(scope)
             set_up: frozenset[int] | None = None
-            for call in scope.calls:
+            for call in self.flow.calls.making(scope):
                 key = (scope.path, call.node.lineno, call.node.col_offset)
                 if key in known:
                     continue
@@ -403,7 +401,7 @@ def _only_set_up(scope: Scope) -> frozenset[int]:
         return frozenset()
     mentions: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             mentions[node.id] += 1
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):

@@ -6,7 +6,7 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Scope
+from perdure.contracts.code._scopes import Scope, walk
 
 IDS = regex(
     r"(?i)(session|thread|conversation|conv|chat|user|client|sender|channel|call|room|phone|contact)"
@@ -63,14 +63,14 @@ class Speaking:
 
 def _speaks(scope: Scope) -> int | None:
     for call in scope.calls:
-        if last_name(call.node.func) in _MESSAGES:
+        if call.name in _MESSAGES:
             return call.node.lineno
         given = {one.arg for one in call.node.keywords}
-        name = last_name(call.node.func)
+        name = call.name
         is_given = given & _STRONG or (given & _GIVEN_AS and _ASKS.match(name))
         if (is_given or {"role", "content"} <= given) and not _SHOWS.search(name):
             return call.node.lineno
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if isinstance(node, ast.Dict):
             keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}
             if {"role", "content"} <= keys:

@@ -51,7 +51,7 @@ def _startup(flow: Flow) -> dict[int, Scope | None]:
         )
         for call in scope.calls:
             handed = [*call.node.args, *(one.value for one in call.node.keywords)]
-            nodes = [call.node, *(handed if last_name(call.node.func) in _HANDED else ())]
+            nodes = [call.node, *(handed if call.name in _HANDED else ())]
             pending.extend(
                 (called, scope) for node in nodes for called in _called(flow, scope, node)
             )

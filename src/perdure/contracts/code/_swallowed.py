@@ -16,7 +16,7 @@ from perdure.contracts.code._executed import Executed
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Guard, GuardKind, Scope, Try, always_leaves
+from perdure.contracts.code._scopes import Call, Guard, GuardKind, Scope, Try, always_leaves, walk
 from perdure.contracts.code._values import Decision, Leaf
 from perdure.contracts.code.facts import Degrade, Medium
 from perdure.contracts.evidence import Evidence
@@ -76,7 +76,7 @@ def is_missing(node: ast.expr) -> bool:
 
 def raises(handler: ast.ExceptHandler) -> bool:
     """Whether a handler raises on any way through it."""
-    return any(isinstance(node, ast.Raise) for one in handler.body for node in ast.walk(one))
+    return any(isinstance(node, ast.Raise) for one in handler.body for node in walk(one))
 
 
 def outcome(flow: Flow, executed: Executed, caught: Caught) -> Outcome | None:
@@ -116,7 +116,7 @@ def _open(scope: Scope, handler: ast.ExceptHandler) -> Outcome:
 
 def _of(handler: ast.ExceptHandler) -> Iterator[ast.AST]:
     for statement in handler.body:
-        yield from ast.walk(statement)
+        yield from walk(statement)
 
 
 def exits(handler: ast.ExceptHandler) -> bool:
@@ -126,7 +126,7 @@ def exits(handler: ast.ExceptHandler) -> bool:
 
 def _inside(attempt: Try) -> Iterator[ast.AST]:
     for statement in [*attempt.node.body, *attempt.node.orelse]:
-        yield from ast.walk(statement)
+        yield from walk(statement)
 
 
 def _end(attempt: Try) -> int:
@@ -160,7 +160,7 @@ def _kept(scope: Scope, attempt: Try) -> set[str]:
 def _is_used_after(scope: Scope, name: str, line: int) -> bool:
     return any(
         isinstance(node, ast.Name) and node.id == name and node.lineno > line
-        for node in ast.walk(scope.node)
+        for node in walk(scope.node)
     )
 
 
@@ -227,7 +227,7 @@ def _name_of(guard: Guard) -> str:
 
 def refuses(where: Scope, kept: set[str]) -> bool:
     """Whether a function raises where something that is kept by these names is missing."""
-    for node in ast.walk(where.node) if where.kind == "function" else ():
+    for node in walk(where.node) if where.kind == "function" else ():
         if not isinstance(node, ast.If) or not any(isinstance(x, ast.Raise) for x in node.body):
             continue
         parts = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
@@ -276,7 +276,7 @@ def begun(flow: Flow, executed: Executed) -> Iterator[tuple[Caught, Outcome]]:
 def durable_made(flow: Flow) -> Iterator[tuple[Scope, Call, Leaf]]:
     """Find the calls that make a durable saver or store."""
     for scope in flow.program.live:
-        for call in scope.calls:
+        for call in flow.calls.making(scope):
             if not _MAKES.search(ast.unparse(call.node.func)):
                 continue
             leaf = flow.calls.constructs(call.node, flow.frame(scope))
@@ -330,9 +330,8 @@ def _emptied(handler: ast.ExceptHandler) -> tuple[str, int] | None:
 def _compiled_bare(flow: Flow, name: str) -> str | None:
     """Return where a graph is made without a saver, as the saver of this name is missing."""
     for scope in flow.program.live:
-        for call in scope.calls:
-            is_maker = last_name(call.node.func) in _catalog.GRAPH_MAKERS
-            if not is_maker or any(one.arg == "checkpointer" for one in call.node.keywords):
+        for call in scope.called_as(_catalog.GRAPH_MAKERS):
+            if any(one.arg == "checkpointer" for one in call.node.keywords):
                 continue
             for guard in call.guards:
                 if _says_missing(guard) and not guard.unless and _name_of(guard) == name:

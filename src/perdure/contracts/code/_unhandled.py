@@ -65,7 +65,7 @@ def unhandled(flow: Flow) -> tuple[Evidence, ...]:
     for scope in program.live:
         if any(not _is_quiet(flow, name) for name in _imported(scope)):
             return ()
-        if any(last_name(call.node.func) in _INSTALLS for call in scope.calls):
+        if any(call.name in _INSTALLS for call in scope.calls):
             return ()
         if any(_may_run_others(one.node) for one in scope.calls):
             return ()

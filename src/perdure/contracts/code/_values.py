@@ -141,6 +141,9 @@ class Leaf(Struct, frozen=True, kw_only=True, eq=False):
         conditions = tuple(conditions)
         if not conditions:
             return self
+        if not self.conditions:
+            too_many = len(conditions) > limits.CONDITIONS_MAX
+            return unknown(self.question) if too_many else replace(self, conditions=conditions)
         held = set(self.conditions)
         more = tuple(one for one in conditions if one not in held)
         if not more:

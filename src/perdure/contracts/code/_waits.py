@@ -35,7 +35,7 @@ from perdure.contracts.code._entries import (
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import Kept, is_dict, site_of
 from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code._startup import is_route
 from perdure.contracts.code._values import Kind
 from perdure.contracts.code.facts import Role, Site
@@ -238,7 +238,7 @@ class Waits:
     def _saves(self, scope: Scope) -> bool:
         """Whether a function writes somewhere else, too."""
         for call in scope.calls:
-            name = last_name(call.node.func)
+            name = call.name
             if _SAVES.match(name):
                 return True
             text = call.node.args[0] if call.node.args else None
@@ -332,20 +332,18 @@ def _is_socket(route: Scope) -> bool:
 
 def _is_begun(where: Scope, call: Call) -> bool:
     """Whether a call is only handed to what executes it later."""
-    return any(
-        call.node in one.node.args and last_name(one.node.func) in _BEGINS for one in where.calls
-    )
+    return any(call.node in one.node.args and one.name in _BEGINS for one in where.calls)
 
 
 def _looks_at(scope: Scope, name: str) -> int | None:
     """Return where a function sleeps in a loop that reads a dict."""
-    if not any(last_name(call.node.func) == "sleep" for call in scope.calls):
+    if not any(call.name == "sleep" for call in scope.calls):
         return None
     entries = _bound(scope, name)
     for loop in own_nodes(scope):
         if not isinstance(loop, ast.While | ast.For | ast.AsyncFor):
             continue
-        inside = list(ast.walk(loop))
+        inside = list(walk(loop))
         sleeps = any(isinstance(one, ast.Call) and last_name(one) == "sleep" for one in inside)
         reads = any(
             isinstance(one, ast.expr)

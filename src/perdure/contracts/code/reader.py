@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.contracts._defended import defended
 from perdure.contracts.code import _marks
 from perdure.contracts.code._bare_runs import bare_run
+from perdure.contracts.code._beside import has_redis
 from perdure.contracts.code._degrades import degrades_of
 from perdure.contracts.code._drains import drains_of, drains_of_server
 from perdure.contracts.code._entry import Entries, entries_of
@@ -23,7 +25,12 @@ from perdure.contracts.code._modules import Modules
 from perdure.contracts.code._outliving import outliving
 from perdure.contracts.code._own_steps import own_steps, unsaved_runs
 from perdure.contracts.code._program import Module, Program
-from perdure.contracts.code._queued import is_worker, leave_to_workers, modules_of_tasks
+from perdure.contracts.code._queued import (
+    is_worker,
+    leave_to_workers,
+    modules_of_tasks,
+    starts_worker,
+)
 from perdure.contracts.code._refilled import with_refilled
 from perdure.contracts.code._sites import Sites, sites_of, unreachable_sites, without_password
 from perdure.contracts.code._unhandled import unhandled
@@ -38,14 +45,23 @@ _Said = dict[str, tuple[Known[str] | None, Known[str] | None]]
 """What was said of each variable that some code asked for."""
 
 
+class _Read(Struct, frozen=True):
+    """The facts of a service, with all that they were asked of it."""
+
+    said: _Said
+    modules: Mapping[str, str | None]
+    answers: Mapping[tuple[str, ...], object]
+    facts: CodeFacts
+
+
 class CodeReader:
     """Reads services of one project; a module is parsed once for all of them."""
 
     def __init__(self, project: Project) -> None:
         """Nothing is read yet."""
         self.modules = Modules(project)
-        self._facts: dict[tuple[object, ...], list[tuple[_Said, CodeFacts]]] = {}
-        self._programs: dict[tuple[object, ...], Program] = {}
+        self._facts: dict[tuple[object, ...], list[_Read]] = {}
+        self._programs: dict[tuple[object, ...], list[Program]] = {}
 
     def read(self, service: Service, root: Root, *, assume: Mapping[str, str]) -> CodeFacts:
         """Return what is known of the code that a service starts.
@@ -62,19 +78,9 @@ class CodeReader:
         entries = entries_of(layout, service)
         if not entries.found and entries.platform is None:
             return CodeFacts(entry=(), question=entries.question)
-        program = self._program(layout, entries)
         environment = Environment(service, root, assume)
-        on_platform = entries.platform is not None
-        is_told_elsewhere = service.platform is not None
-        key = (id(program), on_platform, is_told_elsewhere, frozenset(assume.items()))
-        facts = self._known(key, environment)
-        if facts is None:
-            flow = Flow(program, environment)
-            leave_to_workers(flow)
-            flow.begin()
-            facts = facts_of(flow, sites_of(flow), on_platform=on_platform)
-            said = {name: environment.said(name) for name in environment.asked}
-            self._facts.setdefault(key, []).append((said, facts))
+        program = self._program(layout, entries)
+        facts = self._read(program, environment, on_platform=entries.platform is not None)
         entry = tuple(dict.fromkeys(step for one in entries.found for step in one.evidence))
         return replace(
             facts,
@@ -84,26 +90,51 @@ class CodeReader:
             drains=(*facts.drains, *drains_of_server(Flow(program, environment), service)),
         )
 
-    def _known(self, key: tuple[object, ...], environment: Environment) -> CodeFacts | None:
-        """Return the facts of a service that starts the same, with the same in all that is read.
+    def _read(self, program: Program, environment: Environment, *, on_platform: bool) -> CodeFacts:
+        """Return the facts of a service, or those of one with the same in all that is read.
 
         Services of one deployment, and its overlays, often differ in nothing that the code asks.
         """
-        for said, facts in self._facts.get(key, ()):
-            if all(environment.said(name) == known for name, known in said.items()):
-                return facts
-        return None
+        service, layout = environment.service, program.layout
+        key = (
+            *(id(program.reached), on_platform, service.platform is not None),
+            *(starts_worker(service), "PYTHONPATH" in service.environment, layout.key),
+            *(environment.root.kind, has_redis(environment.root)),
+            frozenset(environment.assume.items()),
+        )
+        for known in self._facts.get(key, ()):
+            if all(environment.said(name) == said for name, said in known.said.items()) and (
+                layout.answers_so(known.answers) and layout.has(known.modules)
+            ):
+                return known.facts
+        flow = Flow(program, environment)
+        leave_to_workers(flow)
+        flow.begin()
+        facts = facts_of(flow, sites_of(flow), on_platform=on_platform)
+        said = {name: environment.said(name) for name in environment.asked}
+        read = _Read(said, dict(layout.modules), dict(layout.answers), facts)
+        self._facts.setdefault(key, []).append(read)
+        return facts
 
     def _program(self, layout: Layout, entries: Entries) -> Program:
+        """Return what a start reaches, as the layout sees it.
+
+        Deployments of one project start the same with other mounts: what is reached, and what
+        names mean in it, is the same where all module names that were asked for mean the same.
+        """
         key = (
             *((one.path, one.attribute, one.is_main) for one in entries.found),
-            *layout.key,
             entries.words if entries.is_tool else "worker" in entries.words,
         )
-        if key in self._programs:
-            return self._programs[key]
+        known = self._programs.setdefault(key, [])
+        found = next((one for one in known if layout.takes(one.layout.modules)), None)
+        if found is None:
+            found = self._reached(layout, entries)
+            known.append(found)
+        return replace(found, layout=layout, live=list(found.live))
+
+    def _reached(self, layout: Layout, entries: Entries) -> Program:
         program = Program(self.modules, layout)
-        self._programs[key] = program
         program.words = entries.words
         program.is_tool = entries.is_tool
         for entry in entries.found:
