@@ -103,14 +103,17 @@ def test_limits_must_leave_room():
 
 
 async def test_replies_at_once_can_be_limited(open_runtime):
-    now, most = 0, []
+    now, most, full = 0, [], asyncio.Event()
 
     class Busy(ScriptedModel):
         async def reply(self, messages, tools, *, on_chunk):
             nonlocal now
             now += 1
             most.append(now)
-            await asyncio.sleep(0.01)
+            if now == 2:
+                full.set()
+            await full.wait()
+            await asyncio.sleep(0.01)  # one more would begin now
             now -= 1
             return await super().reply(messages, tools, on_chunk=on_chunk)
 
