@@ -82,8 +82,31 @@ def test_only_runs_that_outlive_their_request_lose_more_than_it(read, way, saver
     argv = starts.get(way, ())
     code = read({"app.py": HEAD.format(saver=saver) + dedent(WAYS[way])}, *argv)
     found = _progress.judge(service_of(("uvicorn", "app:app")), code, ROOT)
-    outlives = way not in {"request", "awaited"} and not saver
+    outlives = way not in {"request", "awaited"}
     assert found.verdict is (Verdict.VIOLATED if outlives else Verdict.UNDECIDED)
+
+
+CHOSEN = """
+import os
+saver = MemorySaver() if os.environ["STAGE"] == "dev" else {other}
+again = builder.compile(checkpointer=saver)
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        ("MemorySaver()", Verdict.VIOLATED),
+        ("elsewhere()", Verdict.VIOLATED),
+        ('PostgresSaver.from_conn_string("postgresql://db/a")', Verdict.UNDECIDED),
+    ],
+)
+def test_whichever_saver_is_used_is_the_same_where_none_keeps_anything(read, other, verdict):
+    import_ = "from langgraph.checkpoint.postgres import PostgresSaver\n"
+    head = HEAD.format(saver="checkpointer=MemorySaver()")
+    text = import_ + head + CHOSEN.format(other=other) + dedent(WAYS["background"])
+    code = read({"app.py": text})
+    assert _progress.judge(service_of(("uvicorn", "app:app")), code, ROOT).verdict is verdict
 
 
 ENDS = """

@@ -47,9 +47,12 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
         return _within(begun, code, stays[0])
     if durable:
         return _held(begun, code, durable[0])
-    lost = [site for site in taken if site.medium in {Medium.NONE, Medium.MEMORY}]
-    if lost and len(taken) == len(savers):
-        return _lost(begun, code, lost)
+    lost = [site for site in savers if site.medium in {Medium.NONE, Medium.MEMORY}]
+    sure = [site for site in lost if site in taken]
+    is_all = len(lost) == len(savers) and any(site.is_served for site in lost)
+    if is_all or (sure and not any(site.medium in _DURABLE for site in savers)):
+        # Whichever of them is used, it keeps nothing; what nobody can name beside them may not be.
+        return _lost(begun, code, sure or lost)
     if not savers:
         return replace(begun, summary="no graph of several steps is served here")
     return replace(
@@ -74,8 +77,8 @@ def _lost(begun: Finding, code: CodeFacts, lost: list[Site]) -> Finding:
         )
     if bare and code.outlives and code.own_steps:
         return _by_itself(begun, code, bare[0])
-    if bare and code.outlives:
-        return _violated(begun, code, bare[0])
+    if code.outlives and (bare or not code.own_steps):
+        return _violated(begun, code, (bare or lost)[0])
     return _within(begun, code, lost[0])
 
 
@@ -154,15 +157,18 @@ def _by_itself(begun: Finding, code: CodeFacts, *sites: Site) -> Finding:
 
 def _within(begun: Finding, code: CodeFacts, site: Site) -> Finding:
     """Ask about runs that may end with their request: then nothing but that request is lost."""
-    where = "in the memory of the process" if site.medium is Medium.MEMORY else "nowhere"
     return replace(
         begun,
         verdict=Verdict.UNDECIDED,
         confidence=Confidence.INFERRED,
-        summary=f"the steps of a run are kept {where} while it goes on",
+        summary=f"the steps of a run are kept {_where(site)} while it goes on",
         evidence=tuple(dict.fromkeys((*site.evidence, *code.has_steps[:1]))),
         question="May a crash lose what a run has done, as the request that waits for it is lost?",
     )
+
+
+def _where(site: Site) -> str:
+    return "in the memory of the process" if site.medium is Medium.MEMORY else "nowhere"
 
 
 def _violated(begun: Finding, code: CodeFacts, site: Site) -> Finding:
@@ -173,7 +179,7 @@ def _violated(begun: Finding, code: CodeFacts, site: Site) -> Finding:
         begun,
         verdict=Verdict.VIOLATED,
         confidence=weakest(known),
-        summary="the steps of a run are kept nowhere, so a crash loses all of them",
+        summary=f"the steps of a run are kept {_where(site)}, so a crash loses all of them",
         evidence=tuple(dict.fromkeys((*site.evidence, *code.has_steps[:1], *code.outlives))),
         repair='Compile the graph with a durable saver, and run it with durability="sync".',
         assumptions=site.chosen.assumed,
