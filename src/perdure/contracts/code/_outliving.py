@@ -27,7 +27,7 @@ _WORKS = {
 def outliving(flow: Flow) -> tuple[Evidence, ...]:
     """Find the first run of a graph that no request waits for, with how it begins."""
     live = flow.program.live
-    if not any(is_route(scope) and not _is_command(scope) for scope in live):
+    if not has_routes(flow):
         runs = next(((scope, call) for scope in live for call in graph_runs(scope)), None)
         if runs is None:
             return ()
@@ -39,6 +39,11 @@ def outliving(flow: Flow) -> tuple[Evidence, ...]:
             scope, call = found
             return (step, evidence(scope, call.node.lineno, "runs the graph"))
     return ()
+
+
+def has_routes(flow: Flow) -> bool:
+    """Whether anything is called by requests."""
+    return any(is_route(scope) and not _is_command(scope) for scope in flow.program.live)
 
 
 def _is_command(scope: Scope) -> bool:
@@ -102,6 +107,12 @@ def _run_in(flow: Flow, begun: Scope) -> tuple[Scope, Call] | None:
 
 def runs_in(flow: Flow, begun: Scope) -> Iterator[tuple[Scope, Call]]:
     """Return the runs of graphs in a function and in what it calls."""
+    for scope in reached(flow, begun):
+        yield from ((scope, call) for call in graph_runs(scope))
+
+
+def reached(flow: Flow, begun: Scope) -> Iterator[Scope]:
+    """Yield a function, and those that it calls, and those that they do."""
     seen: set[int] = set()
     pending = [(begun, 0)]
     while pending:
@@ -109,7 +120,7 @@ def runs_in(flow: Flow, begun: Scope) -> Iterator[tuple[Scope, Call]]:
         if id(scope) in seen or len(seen) > limits.MENTIONS_MAX:
             continue
         seen.add(id(scope))
-        yield from ((scope, call) for call in graph_runs(scope))
+        yield scope
         if depth < limits.EXECUTED_DEPTH_MAX:
             for call in scope.calls:
                 pending.extend((one, depth + 1) for one in _called(flow, scope, call.node))

@@ -146,6 +146,8 @@ class CodeFacts(Struct, frozen=True, kw_only=True):
     """A graph without a saver, and its run with a thread, beside graphs that have one."""
     bare_run: tuple[Evidence, ...] = ()
     """Graphs that surely have no saver, what begins a run of one, and the run."""
+    crew_run: tuple[Evidence, ...] = ()
+    """A crew of several tasks, what begins it, and where it is run to its end."""
     durability: Known[str] | None = None
     """`sync`, `async`, `exit`."""
     degrades: tuple[Degrade, ...] = ()

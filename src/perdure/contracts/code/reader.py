@@ -10,6 +10,7 @@ from perdure.contracts._defended import defended
 from perdure.contracts.code import _marks
 from perdure.contracts.code._bare_runs import bare_run
 from perdure.contracts.code._beside import has_redis
+from perdure.contracts.code._crews import crew_run
 from perdure.contracts.code._degrades import degrades_of
 from perdure.contracts.code._drains import drains_of, drains_of_server
 from perdure.contracts.code._entry import Entries, entries_of
@@ -165,8 +166,9 @@ def facts_of(flow: Flow, sites: Sites, *, on_platform: bool) -> CodeFacts:
         uses_threads=_marks.uses_threads(flow, has_graphs=bool(sites.bound) or on_platform),
         has_steps=_marks.has_steps(flow),
         outlives=lasting,
-        own_steps=own_steps(flow) if lasting or bare else (),
         bare_run=bare,
+        crew_run=(crew := crew_run(flow)),
+        own_steps=own_steps(flow) if lasting or bare or crew else (),
         unsaved=unsaved_runs(flow, sites),
         durability=_marks.durability(flow),
         degrades=(*degrades, *histories.degrades),

@@ -23,6 +23,8 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
             summary="langgraph-api saves every step",
             evidence=platform_evidence(service),
         )
+    if code.crew_run:
+        return _crew(begun, code)
     if not code.has_steps:
         return replace(begun, summary="no graph of several steps is served here")
     savers = [
@@ -62,6 +64,21 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
         summary="whether steps are saved depends on something that is not declared",
         evidence=savers[0].evidence,
         question=savers[0].chosen.question or "Which saver does the served graph get?",
+    )
+
+
+def _crew(begun: Finding, code: CodeFacts) -> Finding:
+    """Judge a crew, whose tasks hand on what they did in memory."""
+    if code.own_steps:
+        return _by_itself(begun, replace(code, bare_run=code.crew_run))
+    return replace(
+        begun,
+        verdict=Verdict.VIOLATED,
+        confidence=Confidence.INFERRED,
+        summary="a crew does work that no request waits for, and keeps nothing until it is done",
+        evidence=code.crew_run,
+        repair="Write down what each task gives (task_callback=), and go on from it; or make the "
+        "tasks steps of a flow with @persist.",
     )
 
 
