@@ -277,6 +277,7 @@ class Sites(Struct):
             chosen=known_of(chosen),
             survives_process=None if medium is Medium.UNKNOWN else medium is not Medium.MEMORY,
             is_entered=made.is_entered,
+            needs_modules=_needs_modules(self.program, made),
         )
 
     def location(self, made: Made) -> Known[str] | None:
@@ -393,6 +394,16 @@ class Sites(Struct):
                         is_served=False if id(call.node) in set_up or key in self.late else None,
                         role=leaf.value.role,
                     )
+
+
+def _needs_modules(program: Program, made: Made) -> bool:
+    """Whether it is one of LangGraph's own for Redis, and no class of that name of others."""
+    if made.is_own or made.medium is not Medium.REDIS:
+        return False
+    meaning = program.meaning(made.frame.scope, made.node.func)
+    return isinstance(meaning, External) and meaning.name.startswith(
+        ("langgraph.checkpoint.redis", "langgraph.store.redis")
+    )
 
 
 def _only_set_up(scope: Scope) -> frozenset[int]:

@@ -62,6 +62,8 @@ class Site(Struct, frozen=True, kw_only=True):
     """Runs of its graph are told to wait for a person."""
     is_entered: bool = True
     """False: a context manager that nobody was seen to enter, so that it can't work."""
+    needs_modules: bool = False
+    """Its library searches in Redis: without RediSearch and RedisJSON it can't be set up."""
     is_too_early: bool = False
     """A graph without a saver, as it is made before the saver that it is meant to get."""
     stays: bool = False

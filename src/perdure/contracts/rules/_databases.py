@@ -10,6 +10,7 @@ from perdure.contracts.code.facts import Medium
 from perdure.contracts.deployment.facts import Lifetime, Root, Service
 from perdure.contracts.evidence import Confidence, Evidence, Known
 from perdure.contracts.rules._paths import placed
+from perdure.contracts.rules._redis import writes_nothing
 
 KINDS: dict[Medium, frozenset[str]] = {
     Medium.POSTGRES: frozenset({"postgres", "postgresql", "timescaledb", "pgvector"}),
@@ -64,6 +65,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     note: str
     survives_restart: bool = True
     warnings: tuple[str, ...] = ()
+    repair: str | None = None
 
 
 def host_of(location: str) -> str | None:
@@ -140,6 +142,15 @@ def kept(service: Service) -> Kept:
         )
     where = placed(service, folders[0])
     note = f"{service.name} keeps its data in {where.path}"
+    unwritten = writes_nothing(service)
+    if unwritten:
+        return Kept(
+            is_kept=False,
+            evidence=_with_note(unwritten, f"{service.name} writes no snapshot and no log"),
+            note=f"{service.name} keeps its data in its memory alone",
+            survives_restart=False,
+            repair=f"Let {service.name} write a log (--appendonly yes) to a named volume.",
+        )
     if where.lifetime is Lifetime.NAMED and where.mount is not None:
         return Kept(
             is_kept=True,

@@ -13,6 +13,7 @@ from perdure.contracts.findings import Verdict
 from perdure.contracts.rules._databases import database_of, is_in_itself, kept, naming
 from perdure.contracts.rules._paths import Placed, has_unknown_mounts, is_in_memory, placed
 from perdure.contracts.rules._platform import DEV_FOLDER, LANGGRAPH_DEV
+from perdure.contracts.rules._redis import without_modules
 
 REPAIR_MEMORY = (
     "Give the graph a saver that writes outside the process (PostgreSQL, or SQLite on a volume) "
@@ -141,7 +142,9 @@ def after_restart(service: Service, root: Root, site: Site) -> Outcome:
         return unknown(site)
     if is_in_itself(root, site.medium, site.location):
         return in_itself(service, site)
-    return outcome_of(site, Verdict.HELD, f"{name_of(site)} keeps it outside the container")
+    return without_modules_of(root, site) or outcome_of(
+        site, Verdict.HELD, f"{name_of(site)} keeps it outside the container"
+    )
 
 
 def _file_after_restart(service: Service, root: Root, site: Site) -> Outcome:
@@ -171,6 +174,25 @@ def in_itself(service: Service, site: Site) -> Outcome:
         f"{name_of(site)} is told a database on localhost, which is the container itself",
         question=f"Which database does {name_of(site)} of {service.name} reach where it runs?",
     )
+
+
+def without_modules_of(root: Root, site: Site) -> Outcome | None:
+    """Return the question whether a saver can be set up in a Redis that has not what it needs."""
+    database = database_of(root, Medium.REDIS, site.location) if site.needs_modules else None
+    redis = database.service if database is not None else None
+    if redis is None or not without_modules(redis):
+        return None
+    image = redis.image.reference
+    found = outcome_of(
+        site,
+        Verdict.UNDECIDED,
+        f"{name_of(site)} needs RediSearch and RedisJSON, and {image} of {redis.name} comes "
+        "without them, so that it can't be set up there",
+        question=(
+            f"Does {redis.name} load RediSearch and RedisJSON? Redis 8 and Redis Stack have them."
+        ),
+    )
+    return added(found, redis.image.evidence[-1:], Confidence.PROVED)
 
 
 def _begun_anew(service: Service, root: Root, site: Site, where: Placed) -> Outcome:
@@ -310,6 +332,9 @@ def _database_after_replacement(service: Service, root: Root, site: Site) -> Out
             site, Verdict.HELD, f"{name_of(site)} uses a database outside this deployment"
         )
         return added(held, (), database.confidence)
+    lacking = without_modules_of(root, site)
+    if lacking is not None:
+        return lacking
     stored = kept(database.service)
     named = naming(service, database.service)
     if stored.is_kept is None:
@@ -328,6 +353,7 @@ def _database_after_replacement(service: Service, root: Root, site: Site) -> Out
         site,
         Verdict.VIOLATED,
         f"{stored.note}, so that they go with its container",
-        repair=f"Mount a named volume on the folder of data of {database.service.name}.",
+        repair=stored.repair
+        or f"Mount a named volume on the folder of data of {database.service.name}.",
     )
     return added(lost, (*named, *stored.evidence), database.confidence)

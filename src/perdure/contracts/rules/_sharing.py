@@ -22,6 +22,7 @@ from perdure.contracts.rules._places import (
     unknown,
     where_of,
     without,
+    without_modules_of,
 )
 
 ONE_WRITER = (
@@ -121,6 +122,9 @@ def among_replicas(copies: Copies) -> Judge:
         if site.medium in NETWORKED or site.medium is Medium.PLATFORM:
             if is_in_itself(root, site.medium, site.location):
                 return in_itself(service, site)
+            lacking = without_modules_of(root, site)
+            if lacking is not None:
+                return lacking
             held = outcome_of(site, Verdict.HELD, f"all reach {name_of(site)} over the network")
             return added(held, _named(service, root, site, copies), Confidence.PROVED)
         return unknown(site)

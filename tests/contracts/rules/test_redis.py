@@ -1,0 +1,110 @@
+"""Savers in Redis: what its image must have, and what its command lets it keep."""
+
+import pytest
+
+from perdure.contracts.check import Settings, check
+from perdure.contracts.findings import Contract, Finding, Verdict
+from tests.contracts.projects import project
+
+APP = """import os
+from fastapi import FastAPI
+from langgraph.checkpoint.redis import RedisSaver
+from langgraph.graph import StateGraph
+
+app = FastAPI()
+saver = RedisSaver(os.environ["REDIS_URL"])
+saver.setup()
+graph = StateGraph(dict).compile(checkpointer=saver)
+
+
+@app.post("/ask")
+def ask(text: str, thread: str):
+    return graph.invoke({"text": text}, {"configurable": {"thread_id": thread}})
+"""
+OWN = """import os
+import redis
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+
+class RedisSaver(BaseCheckpointSaver):
+    def __init__(self, url):
+        self.client = redis.Redis.from_url(url)
+
+    def setup(self):
+        self.client.ping()
+
+    def put(self, config, checkpoint, metadata, new_versions):
+        self.client.set(config["configurable"]["thread_id"], checkpoint)
+"""
+
+
+def compose(image: str, command: str = "") -> str:
+    """Return a deployment with a Redis on a volume."""
+    return f"""services:
+  api:
+    build: .
+    environment: {{REDIS_URL: "redis://redis:6379"}}
+    deploy: {{replicas: 2}}
+  redis:
+    image: {image}
+    volumes: [data:/data]
+{command}
+volumes: {{data: {{}}}}
+"""
+
+
+def found(tmp_path, text: str, app: str = APP, **files: str) -> dict[Contract, Finding]:
+    """Return the findings of S1 to S3."""
+    folder = project(tmp_path, app_dot_py=app, compose_dot_yaml=text, **files)
+    report = check(folder, Settings(only=(Contract.S1, Contract.S2, Contract.S3)))
+    return {one.contract: one for one in report.roots[0].findings if one.service == "api"}
+
+
+@pytest.mark.parametrize("image", ["redis:7", "redis:7-alpine", "redis:6.2", "docker.io/redis:7.4"])
+def test_a_saver_in_a_redis_without_modules_holds_nothing(tmp_path, image):
+    for one in found(tmp_path, compose(image)).values():
+        assert one.verdict is Verdict.UNDECIDED
+        assert "RediSearch" in (one.question or "")
+        assert [(each.file, each.line) for each in one.evidence][-1] == ("compose.yaml", 7)
+
+
+@pytest.mark.parametrize(
+    ("image", "command"),
+    [
+        ("redis:8", ""),
+        ("redis", ""),
+        ("redis/redis-stack-server:7.4.0-v0", ""),
+        ("redis:7", "    command: redis-server --loadmodule /opt/redisearch.so"),
+    ],
+)
+def test_what_may_have_the_modules_is_judged_as_before(tmp_path, image, command):
+    assert {one.verdict for one in found(tmp_path, compose(image, command)).values()} == {
+        Verdict.HELD
+    }
+
+
+def test_a_saver_of_the_project_needs_no_modules(tmp_path):
+    app = APP.replace("langgraph.checkpoint.redis", "keeping")
+    files = found(tmp_path, compose("redis:7"), app, keeping_dot_py=OWN)
+    assert {one.verdict for one in files.values()} == {Verdict.HELD}
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [
+        ('redis-server --save "" --appendonly no', Verdict.VIOLATED),
+        ('redis-server --save ""', Verdict.VIOLATED),
+        ('redis-server --save "" --appendonly yes', Verdict.HELD),
+        ("redis-server --appendonly no", Verdict.HELD),
+        ('redis-server /etc/redis.conf --save ""', Verdict.HELD),
+    ],
+)
+def test_a_volume_keeps_what_redis_writes(tmp_path, command, verdict):
+    findings = found(tmp_path, compose("redis:8", f"    command: {command}"))
+    assert findings[Contract.S2].verdict is verdict
+    assert findings[Contract.S1].verdict is Verdict.HELD
+    if verdict is Verdict.VIOLATED:
+        assert ("compose.yaml", 9) in {
+            (one.file, one.line) for one in findings[Contract.S2].evidence
+        }
+        assert "--appendonly yes" in (findings[Contract.S2].repair or "")
