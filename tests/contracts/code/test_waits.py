@@ -128,6 +128,24 @@ WAITS = {
         async def approve(session: str):
             return await execute(pending_actions.pop(session))
         """,
+    "an entry that is approved": """
+        class Cases:
+            def __init__(self):
+                self._all = {}
+            def save(self, case):
+                self._all[case.id] = case
+            def get(self, case_id):
+                return self._all.get(case_id)
+        cases = Cases()
+        @app.post("/alerts")
+        async def alert(text: str):
+            cases.save(await investigate(text))
+        @app.post("/cases/{case_id}/approve")
+        async def approve(case_id: str):
+            case = cases.get(case_id)
+            case.remedy.approved = True
+            return await carry_out(case)
+        """,
     "of another module": """
         import desk
         async def ask(key):

@@ -36,6 +36,12 @@ _HOLDS = {
 _HISTORY = regex(
     r"(?i)^(chat_?|conversation_?|message_?)?(history|messages|transcript|turns|dialogue|log)$"
 )
+_MESSAGES = regex(
+    r"(?i)^(new_|all_|chat_?|message_?|conversation_?)?(history|messages|transcript)$"
+)
+_GIVES = regex(r"(?i)(history|messages|transcript|conversation)$")
+"""Names of functions that give a conversation."""
+
 _ADDS = regex(r"^(append|extend|add_\w*messages?|add_turn|appendleft)$")
 _KEEPS = regex(
     r"^(dump|dumps|save|persist|commit|insert|upsert|setex|hset|write|write_text|execute|put_item|"
@@ -56,6 +62,7 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
         return Histories()
     speaking = Speaking(flow)
     tables = (*tables_of(flow, sites, speaking), *files_of(flow, sites, speaking))
+    beside_it = any(one.chosen.value is not False for one in tables)
     waits = Waits(flow)
     found: list[Site] = []
     degrades: list[Degrade] = []
@@ -67,7 +74,7 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
         told = _history(flow, sites, kept, speaking)
         names_threads = any("thread_id" in one.words for one in kept.users)
         is_beside = bool(told.degrades) or len(told.sites) > 1
-        is_copy = not is_beside and (tables or (has_saver and names_threads))
+        is_copy = not is_beside and (beside_it or (has_saver and names_threads))
         # The thread, or the database, may keep the same conversation.
         found.extend(replace(one, is_served=None) if is_copy else one for one in told.sites)
         degrades.extend(told.degrades)
@@ -99,8 +106,10 @@ def _history(flow: Flow, sites: Sites, kept: Kept, speaking: Speaking) -> Histor
     )
     if holds is None and not _is_told(kept) and not writes_elsewhere:
         return Histories()
-    for scope in _readers(flow, kept, far=holds is not None or writes_elsewhere):
-        line = speaking.line(scope)
+    is_far = holds is not None or writes_elsewhere
+    for scope in _readers(flow, kept):
+        is_near = is_far or kept.owner is None or scope in kept.users
+        line = speaking.line(scope) if is_near else speaking.told(scope)
         if line is not None and (holds is not None or not _is_huge(scope)):
             site = site_of(
                 flow,
@@ -161,6 +170,21 @@ def _holds_messages(flow: Flow, scope: Scope, kept: Kept) -> int | None:
             value = assign.value
             if value is not None and _is_conversation(flow, scope, value):
                 return assign.line
+    return _given_at(scope, name) or _added_at(flow, scope, name, aliases)
+
+
+def _given_at(scope: Scope, name: str) -> int | None:
+    """Return where a function that is named for a conversation gives what a dict holds."""
+    for result in scope.results if _GIVES.search(scope.name) else ():
+        if result.value is not None and any(
+            isinstance(one, ast.expr) and _is_got(one, name) for one in ast.walk(result.value)
+        ):
+            return result.line
+    return None
+
+
+def _added_at(flow: Flow, scope: Scope, name: str, aliases: set[str]) -> int | None:
+    """Return where a message is added to what a dict holds, or a conversation begun there."""
     for call in scope.calls:
         func = call.node.func
         if not isinstance(func, ast.Attribute):
@@ -221,6 +245,10 @@ _SAID = regex(r"(?i)message|msg|turn|entry|reply|response|answer|history|prompt"
 def _is_conversation(flow: Flow, scope: Scope, value: ast.expr) -> bool:
     """Whether a value holds messages: an object of a library or the project, or a dict of them."""
     match value:
+        case ast.Name(id=name) if _MESSAGES.match(name):
+            return any(one.arg == name for one in scope.parameters)
+        case ast.Call(func=ast.Name(id="list" | "tuple" | "deque"), args=[inner, *_]):
+            return _is_conversation(flow, scope, inner)
         case ast.Name():
             made = [one.value for one in scope.assigns.get(value.id, ()) if one.value is not None]
             return any(
@@ -282,13 +310,10 @@ def _holds(item: ast.Subscript, name: str, scope: Scope) -> bool:
     return is_dict(item.value, name) and bool(id_in(item.slice, scope))
 
 
-def _readers(flow: Flow, kept: Kept, *, far: bool) -> list[Scope]:
-    """Return the functions that use a dict, and those that call them; of an object its methods.
-
-    `far`: what is kept is surely a conversation, so that callers of an object's methods count, too.
-    """
+def _readers(flow: Flow, kept: Kept) -> list[Scope]:
+    """Return the functions that use a dict, and those that call them."""
     found = list(kept.users)
-    for user in kept.users if kept.owner is None or far else ():
+    for user in kept.users:
         found.extend(where for where, _call in flow.callers(user) if where not in found)
         if len(found) > limits.CALLERS_MAX:
             break

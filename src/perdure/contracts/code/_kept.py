@@ -7,15 +7,18 @@ puts it into a global, an attribute of its class, or the state of the applicatio
 import ast
 from collections.abc import Iterator
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
 from perdure.contracts.code._program import Module, Variable, last_name
-from perdure.contracts.code._scopes import Assign, Call, Scope
+from perdure.contracts.code._scopes import Assign, Call, GuardKind, Scope
+from perdure.contracts.code._sites import known_of
 from perdure.contracts.code._startup import is_route, startup_of
 from perdure.contracts.code.facts import Medium, Role, Site
+from perdure.contracts.evidence import Known
 
 _DICTS = {"dict", "defaultdict", "OrderedDict", "TTLCache", "LRUCache", "WeakValueDictionary"}
 _CACHED = {"lru_cache", "cache", "singleton", "cached"}
@@ -31,6 +34,8 @@ class Kept(Struct, frozen=True):
     owner: Scope | None = None
     """The class, of a dict that its instances have."""
     is_served: bool | None = True
+    chosen: Known[bool] = field(default_factory=lambda: Known(value=True))
+    """Whether settings let its object be made here."""
 
     @property
     def name(self) -> str:
@@ -116,7 +121,8 @@ def _of_instances(flow: Flow) -> Iterator[Kept]:
             is_served = is_made_once(flow, owner)
             if users and is_served is not False:
                 variable = Variable(begin, name)
-                yield Kept(variable, assign.line, users, assign.value, owner, is_served)
+                chosen = chosen_of(flow, owner)
+                yield Kept(variable, assign.line, users, assign.value, owner, is_served, chosen)
 
 
 def _using(owner: Scope, bases: set[str], name: str) -> tuple[Scope, ...]:
@@ -154,16 +160,20 @@ def _is_empty_dict(assign: Assign) -> bool:
 def site_of(flow: Flow, kept: Kept, role: Role, *steps: tuple[Scope, int, str]) -> Site:
     """Describe a dict as the place of what it holds, with how that is known."""
     scope, name = kept.variable.scope, kept.variable.name
+    made = _makers(flow, kept.owner)[:1] if kept.owner is not None else []
+    owner = kept.owner.name.rpartition(".")[2] if kept.owner is not None else ""
     return Site(
         role=role,
         medium=Medium.MEMORY,
         evidence=(
             *flow.program.way_to(scope.path),
             evidence(scope, kept.line, f"makes {name}, a dict of the process"),
+            *(evidence(where, call.node.lineno, f"{owner} is made") for where, call in made),
             *(evidence(*step) for step in steps),
         ),
         class_name=f"the dict {name}",
         is_served=kept.is_served,
+        chosen=kept.chosen,
         survives_process=False,
     )
 
@@ -186,6 +196,35 @@ def is_made_once(flow: Flow, owner: Scope, depth: int = 0) -> bool | None:
     if any(_keeps(flow, where, call.node, depth) for where, call in makers):
         return True
     return None if any(not is_route(where) for where, _call in makers) else False
+
+
+def chosen_of(flow: Flow, owner: Scope | None) -> Known[bool]:
+    """Return whether settings let an object of a class be made: by the tests before each maker."""
+    found = []
+    for where, call in _makers(flow, owner) if owner is not None else ():
+        tests = [
+            one
+            for one in call.guards
+            if one.kind is not GuardKind.HANDLER and not _asks_for_it(one.node)
+        ]
+        found.append(flow.under(where, tuple(tests)))
+    if not found:
+        return Known(value=True)
+    best = min(found, key=lambda one: (True, None, False).index(one.is_met))
+    asked = best.question or "Which of several objects keeps it where it is deployed?"
+    return known_of(best if best.is_met is not None else replace(best, question=asked))
+
+
+def _asks_for_it(test: ast.expr | None) -> bool:
+    """Whether a test only asks whether something is there already: `if store is None`."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name() | ast.Attribute()):
+            return True
+        case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return True
+        case ast.Compare(ops=[ast.NotIn() | ast.In()]):
+            return True
+    return False
 
 
 def _is_of_class(assign: Assign) -> bool:
@@ -226,6 +265,10 @@ def _keeps(flow: Flow, where: Scope, made: ast.Call, depth: int) -> bool:
             return True
         if base == "self" and around is not None and depth < limits.DYNAMIC_DEPTH_MAX:
             return is_made_once(flow, around, depth + 1) is True
+    if depth < limits.DYNAMIC_DEPTH_MAX and any(_has(one.value, made) for one in where.results):
+        # Whoever asks for it may keep it.
+        askers = flow.callers(where)[: limits.CALLERS_MAX] if not is_route(where) else []
+        return bool(askers) and all(_keeps(flow, by, c.node, depth + 1) for by, c in askers)
     return False
 
 

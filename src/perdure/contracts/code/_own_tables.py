@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._kept import chosen_of
 from perdure.contracts.code._marks import evidence, imports
 from perdure.contracts.code._program import External, last_name
 from perdure.contracts.code._scopes import Call, Scope
@@ -141,6 +142,7 @@ def _site(
         ),
         class_name=f"its own {table.name}",
         location=location,
+        chosen=chosen_of(flow, scope.owner),
         survives_process=True,
     )
 

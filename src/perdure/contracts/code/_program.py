@@ -98,6 +98,8 @@ class Program(Struct):
     """By function: the calls of it, once they were looked for when everything was reached."""
     startup: dict[int, Scope | None] | None = None
     """What `_startup` found, which is the same for all who start it."""
+    factories: list[Scope] = field(default_factory=list)
+    """What the start names to make an application."""
     _seen: set[int] = field(default_factory=set)
     _pending: list[Scope] = field(default_factory=list)
     _used: set[str] = field(default_factory=set)
@@ -147,6 +149,8 @@ class Program(Struct):
                 meaning = self.member(meaning, part)
             elif isinstance(meaning, Scope):
                 meaning = self.method(meaning, part)
+        if isinstance(meaning, Scope):
+            self.factories.append(meaning)
         self._touch(meaning)
         self.run()
 

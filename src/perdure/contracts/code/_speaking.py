@@ -17,7 +17,10 @@ TELLS_TEXT = (
     r"|transcript"
 )
 TELLS = regex(TELLS_TEXT)
-_MESSAGES = {"HumanMessage", "AIMessage", "ChatMessage", "ModelMessage", "add_user_message"}
+_MESSAGES = {
+    "HumanMessage", "AIMessage", "ChatMessage", "ModelMessage", "add_user_message", "ModelRequest",
+    "ModelResponse",
+}  # fmt: skip
 _GIVEN_AS = {
     "history", "chat_history", "message_history", "messages", "conversation_history", "contents",
     "previous_messages", "input_messages",
@@ -43,6 +46,14 @@ class Speaking:
         if id(scope) not in self._known:
             self._known[id(scope)] = _speaks(scope)
         return self._known[id(scope)]
+
+    def told(self, scope: Scope) -> int | None:
+        """Return where a scope surely hands a history to a model."""
+        for call in scope.calls:
+            is_given = any(one.arg in _STRONG for one in call.node.keywords)
+            if is_given and _ASKS.match(last_name(call.node.func)):
+                return call.node.lineno
+        return None
 
     def near(self, scope: Scope, depth: int = 3) -> tuple[Scope, int] | None:
         """Return where a function, or who calls it, does so."""

@@ -28,7 +28,7 @@ def startup_of(flow: Flow) -> dict[int, Scope | None]:
 
 def _startup(flow: Flow) -> dict[int, Scope | None]:
     brings: dict[int, list[Scope]] = {}
-    pending: list[tuple[Scope, Scope | None]] = []
+    pending: list[tuple[Scope, Scope | None]] = [(one, None) for one in flow.program.factories]
     for path, importers in flow.program.importers.items():
         module = flow.program.modules.scope(path) if path.endswith(".py") else None
         for importer in importers if module is not None else ():

@@ -64,6 +64,7 @@ _KEPT_FOR = regex(
     r"interrupt|change)\w*$"
 )
 _SAYS = regex(r"(?i)approv|confirm|reject|decide|decision|permission|resum")
+_APPROVES = regex(r"(?i)approv|reject")
 _SAVES = regex(
     r"^(save|persist|commit|insert|upsert|setex|hset|put_item|rpush|lpush|save_\w+|persist_\w+|"
     r"insert_\w+|store_\w+|flush\w*|insert_one|update_one|replace_one)$"
@@ -188,9 +189,9 @@ class Waits:
         for where, call in calls:
             func = call.node.func
             if self.flow.program.meaning(where, func) is None and isinstance(func, ast.Attribute):
-                if is_common:
-                    continue
                 base = last_name(func.value).lower().strip("_")
+                if is_common and (not base or base.replace("_", "") != name):
+                    continue
                 words = {one.rstrip("s") for one in base.split("_")} - {"get", "the", "self", ""}
                 if not any(word in name for word in words) and not self._is_of(where, func, owner):
                     continue
@@ -277,7 +278,7 @@ class Waits:
     def _until_said(self, kept: Kept) -> Site | None:
         """Find actions that are kept until a request approves them."""
         if not _KEPT_FOR.search(kept.name):
-            return None
+            return self._approved(kept)
         puts = [(one, line) for one in kept.users if (line := _put_at(one, kept.name))]
         if not puts:
             return None
@@ -296,6 +297,37 @@ class Waits:
                 )
                 return replace(site, is_served=None) if self._uses_interrupts() else site
         return None
+
+    def _approved(self, kept: Kept) -> Site | None:
+        """Find what a request takes out of a dict to approve it: it says so in the entry itself."""
+        puts = [(one, line) for one in kept.users if (line := _put_at(one, kept.name))]
+        if not puts:
+            return None
+        for user in kept.users:
+            for route, _call in self._callers(user) if user.results else ():
+                path = f"{route.name} {_paths(route)}"
+                if not is_route(route) or not _APPROVES.search(path):
+                    continue
+                entries = self._given_by(route, kept)
+                for assign in route.attributes:
+                    said = last_name(assign.target)
+                    if _root(assign.target) in entries and _APPROVES.search(said):
+                        site = site_of(
+                            self.flow,
+                            kept,
+                            Role.PAUSED,
+                            (*puts[0], f"what waits for a person is kept in {kept.name}"),
+                            (route, assign.line, "a request approves it there"),
+                        )
+                        return replace(site, is_served=None) if self._uses_interrupts() else site
+        return None
+
+
+def _root(node: ast.expr) -> str:
+    """Return the name that an attribute of attributes begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _at(scope: Scope, here: Names, item: Item, verbs: set[str]) -> Iterator[tuple[int, str]]:
