@@ -32,6 +32,8 @@ def taken(folder, files):
         ("acme/booking-api:1", {"pyproject.toml": '[project]\nname = "booking"\n'}, "Dockerfile"),
         ("your-org/booking:1", {}, "Dockerfile"),
         ("acme/booking:1", {"build.sh": "docker build -t acme/booking .\n"}, "Dockerfile"),
+        ("acme/booking:1", {"README.md": "# Booking Desk\n"}, "Dockerfile"),
+        ("acme/booking:1", {"README.md": "# How a desk for booking of rooms came to be\n"}, None),
         ("acme/other:1", {}, None),
         ("acme/booking-proxy:1", {"pyproject.toml": '[project]\nname = "booking"\n'}, None),
         ("acme/booking:1", {"build.sh": "docker build -t umbrella/booking .\n"}, None),
@@ -42,6 +44,12 @@ def test_an_image_is_taken_for_ours_when_its_name_fits(tmp_path, image, files, e
         tmp_path, {"compose.yaml": compose(image), "Dockerfile": SHELL, "main.py": APP, **files}
     )
     assert found == expected
+
+
+def test_the_name_of_a_clone_says_nothing(tmp_path):
+    files = {"compose.yaml": compose("acme/booking:1"), "Dockerfile": SHELL, "main.py": APP}
+    found = [taken(tmp_path / name, files)[0] for name in ("booking", "acme+booking", "work")]
+    assert found == [None, None, None]
 
 
 @pytest.mark.parametrize("named", ["    image: tools:prod", ""])

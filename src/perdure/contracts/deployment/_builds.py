@@ -42,6 +42,10 @@ _UNTOLD = _GENERIC | {
 
 _PLACEHOLDER = regex(r"your|^my|user|^org$|example|name|registry|[<>$\{}]")
 _PROJECT_NAME = regex(r"(?m)^name\s{0,9}[=:]\s{0,9}[\"']?([\w.\-]{1,100})")
+_HEADING = regex(r"(?m)^#[ \t]{1,9}(\S[^\n]{0,100})")
+_TITLE_MAX = 5_000
+"""Characters of a README in which its first heading is looked for."""
+_TITLE_WORDS_MAX = 5
 _NAMED_IN = regex(r"^([^/]+/){0,3}(pyproject\.toml|Chart\.yaml)$")
 
 _Found = tuple[str, Evidence, str | None]
@@ -173,20 +177,31 @@ class Builds:
         words = _words(name) - _UNTOLD
         if words and words <= self._project_words:
             return True
-        own = re.sub(r"[^a-z0-9]", "", self._project.folder.name.lower())
         bare = re.sub(r"[^a-z0-9]", "", name)
+        own = re.sub(r"[^a-z0-9]", "", self._title)
         return len(bare) > 3 and bare in own  # noqa: PLR2004
 
     @cached_property
     def _project_words(self) -> set[str]:
-        """The words of the names that the project has: its folder's, its packages', its charts'."""
-        names = [self._project.folder.name]
+        """The words of the names that the project has: of its README, its packages, its charts.
+
+        Not the folder's: a clone may have any name.
+        """
+        names = [self._title]
         files = [path for path in self._project.paths if _NAMED_IN.search(path)]
         for path in files[:_NAMES_MAX]:
             found = _PROJECT_NAME.search(self._project.read(path) or "")
             names += [found.group(1)] if found is not None else []
         joined = {re.sub(r"[^a-z0-9]", "", name.lower()) for name in names}
         return joined.union(*(_words(name) for name in names)) - {""}
+
+    @cached_property
+    def _title(self) -> str:
+        """The first heading of the README, if it is short as a name is."""
+        text = self._project.read("README.md") or "" if "README.md" in self._project.names else ""
+        found = _HEADING.search(text[:_TITLE_MAX])
+        title = found.group(1).lower() if found is not None else ""
+        return title if len(title.split()) <= _TITLE_WORDS_MAX else ""
 
     def _is_backend(self, path: str) -> bool:
         if _FRONT.search(path) or re.search(r"test|dev|base|builder", path.lower()):
