@@ -168,6 +168,13 @@ def test_leases_end_by_themselves_or_do_not(read, call, expires):
     assert [lease.expires for lease in facts.leases] == [expires]
 
 
+def test_a_lock_of_a_file_ends_with_the_process(read):
+    begun = "import fcntl\nhandle = open('a.lock')\n"
+    taken = read({"app.py": f"{begun}fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"})
+    assert [(one.what, one.expires) for one in taken.leases] == [("a lock of a file", True)]
+    assert not read({"app.py": f"{begun}fcntl.flock(handle, fcntl.LOCK_UN)\n"}).leases
+
+
 def test_streams_without_ids_are_hinted_at(read):
     text = (
         "from fastapi.responses import StreamingResponse\n"

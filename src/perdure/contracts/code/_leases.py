@@ -29,6 +29,7 @@ _GIVES_BACK = regex(r"^(a?release|kill|delete|stop|remove|close|terminate|shutdo
 _ENDS_CLIENT = regex(r"^(a?close|shutdown|stop|terminate)$")
 _CONNECTION = regex(r"client|http|session|pool|conn|docker|redis|api|executor|server")
 _SANDBOX_PATH = regex(r"/sandbox(es)?/?$")
+_FLOCK = "fcntl.flock"
 _POSTS = frozenset({"post", "request", "_request", "_post", "fetch"})
 _QUERIES = frozenset({"execute", "fetchval", "text", "fetchrow"})
 _ENDS = regex(r"ttl|timeout|expires|lifetime", re.IGNORECASE)
@@ -58,7 +59,7 @@ _NAMES = _ON_CLIENTS | _QUERIES | _POSTS | {"create_namespaced_job"}
 
 def _in_sandboxes(flow: Flow, scope: Scope) -> bool:
     return any(
-        name in _SANDBOXES or name.rpartition(".")[0] in _SANDBOXES
+        name == _FLOCK or name in _SANDBOXES or name.rpartition(".")[0] in _SANDBOXES
         for name in flow.program.libraries_in(scope)
     )
 
@@ -85,6 +86,8 @@ def _of_call(flow: Flow, scope: Scope, call: Call) -> Iterator[Lease]:
                          "active_deadline_seconds", "activeDeadlineSeconds")
         )  # fmt: skip
         yield _lease(scope, call, "a Kubernetes Job", expires=expires)
+    elif library == _FLOCK and _is_exclusive_lock(node):
+        yield _lease(scope, call, "a lock of a file", expires=True)
     elif library in _SANDBOXES or library.rpartition(".")[0] in _SANDBOXES:
         yield _lease(scope, call, "a sandbox", expires=True)
     elif base.endswith("containers") and (
@@ -172,6 +175,11 @@ def _is_true(node: ast.expr | None) -> bool:
 
 def _is_exclusive(node: ast.Call, name: str) -> bool:
     return name == "setnx" or _is_true(keyword(node, "nx"))
+
+
+def _is_exclusive_lock(node: ast.Call) -> bool:
+    """Whether `flock(file, LOCK_EX | LOCK_NB)` takes: the kernel gives it back with the process."""
+    return any(isinstance(one, ast.Attribute) and one.attr == "LOCK_EX" for one in walk(node))
 
 
 def _text(node: ast.Call) -> str:
