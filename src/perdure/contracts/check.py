@@ -152,6 +152,7 @@ def examined(project: Project, settings: Settings, words: Words | None = None) -
             "name the folder of the project"
         )
         raise NothingToCheck(msg, folder=folder, unread=[each.file for each in project.unread])
+    _refuse_unknown(project, settings.assume, roots)
     roots = deployed(roots)
     wanted = [each for each in RULES if settings.only is None or each in settings.only]
     judged = judged_roots(roots)
@@ -172,6 +173,19 @@ def examined(project: Project, settings: Settings, words: Words | None = None) -
                 finding = about_elsewhere(finding, service, code)
                 finding = answerable(finding, said, root)
                 yield Judged(root=root, service=service, finding=finding)
+
+
+def _refuse_unknown(project: Project, assume: Mapping[str, str], roots: tuple[Root, ...]) -> None:
+    """Refuse what is said of a service that no deployment has: it was meant for another one."""
+    names = list(dict.fromkeys(service.name for root in roots for service in root.services))
+    for key in sorted(assume):
+        name, dot, fact = key.rpartition(".")
+        if dot and is_fact(key) and name not in names:
+            shown = ", ".join(names[:SERVICES_SHOWN_MAX])
+            more = ", ..." if len(names) > SERVICES_SHOWN_MAX else ""
+            msg = f"--assume {key}=: there is no service {name!r} here; there are {shown}{more}"
+            msg += f" ({fact}= says it of all of them)"
+            raise CheckImpossible(msg, folder=str(project.folder))
 
 
 def _name_unbuilt(project: Project, judged: list[tuple[Root, tuple[Service, ...]]]) -> None:
@@ -201,6 +215,9 @@ def _nothing_of_ours(project: Project, roots: tuple[Root, ...]) -> NothingToChec
     )
     return NothingToCheck(msg, folder=folder, unread=[each.file for each in project.unread])
 
+
+SERVICES_SHOWN_MAX = 20
+"""Services that an error names."""
 
 NAMED_MAX = 4
 """Services that are named where none of them is judged."""

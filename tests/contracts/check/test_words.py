@@ -8,6 +8,7 @@ from perdure.contracts._answers import answerable
 from perdure.contracts._exec_form import advice
 from perdure.contracts.check import Settings, check
 from perdure.contracts.findings import Contract, Finding, Verdict
+from perdure.errors import CheckImpossible
 from tests.contracts import making
 from tests.contracts.deployment.reading import SLIM, project
 
@@ -90,10 +91,11 @@ def test_a_word_about_one_service_is_for_that_one(tmp_path):
     report, found = findings(tmp_path, BARE, **{"image.restart": "always"})
     assert found[Contract.R4].verdict is H
     assert report.unused == ()
-    report, found = findings(tmp_path, BARE, **{"other.restart": "always"})
-    assert found[Contract.R4].verdict is U
-    [said] = report.unused
-    assert said.startswith("other.restart=always: ")
+
+
+def test_a_word_about_a_service_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path):
+    with pytest.raises(CheckImpossible, match=r"no service 'other' here; there are image \("):
+        findings(tmp_path, BARE, **{"other.restart": "always"})
 
 
 @pytest.mark.parametrize(
