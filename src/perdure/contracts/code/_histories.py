@@ -15,6 +15,7 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._beside import beside
 from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._instead import with_instead
 from perdure.contracts.code._kept import Kept, dicts_of, is_dict, own, site_of
 from perdure.contracts.code._own_files import files_of
 from perdure.contracts.code._own_tables import tables_of
@@ -39,6 +40,10 @@ _HISTORY = regex(
 _MESSAGES = regex(
     r"(?i)^(new_|all_|chat_?|message_?|conversation_?)?(history|messages|transcript)$"
 )
+_ASKS = regex(
+    r"^(a?chat|a?stream_chat|a?predict|a?run|run_sync|a?invoke|a?kickoff|a?ask|send_message|respond)$"
+)
+_MEMORIES = {"memory", "chat_memory", "chat_history"}
 _GIVES = regex(r"(?i)(history|messages|transcript|conversation)$")
 """Names of functions that give a conversation."""
 
@@ -71,7 +76,9 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
         if paused is not None:
             found.append(paused)
             continue
-        told = _history(flow, sites, kept, speaking)
+        seen, instead = with_instead(flow, kept, tables)
+        told = _history(flow, sites, seen, speaking)
+        degrades.extend(instead if told.sites else [])
         names_threads = any("thread_id" in one.words for one in kept.users)
         is_beside = bool(told.degrades) or len(told.sites) > 1
         is_copy = not is_beside and (beside_it or (has_saver and names_threads))
@@ -110,6 +117,8 @@ def _history(flow: Flow, sites: Sites, kept: Kept, speaking: Speaking) -> Histor
     for scope in _readers(flow, kept):
         is_near = is_far or kept.owner is None or scope in kept.users
         line = speaking.line(scope) if is_near else speaking.told(scope)
+        if line is None and holds is not None and scope in kept.users:
+            line = _asked_at(scope, name)
         if line is not None and (holds is not None or not _is_huge(scope)):
             site = site_of(
                 flow,
@@ -258,12 +267,35 @@ def _is_conversation(flow: Flow, scope: Scope, value: ast.expr) -> bool:
             keys = [key.value for key in value.keys if isinstance(key, ast.Constant)]
             return any(isinstance(key, str) and _HISTORY.match(key) for key in keys)
         case ast.Call():
-            if last_name(value.func) in _HOLDS:
+            if {last_name(value.func), _base(value.func)} & _HOLDS:
+                return True
+            given = [one.value for one in value.keywords if one.arg in _MEMORIES]
+            if any(_is_conversation(flow, scope, one) for one in given):
                 return True
             meaning = flow.program.meaning(scope, value.func)
             is_class = isinstance(meaning, Scope) and meaning.kind == "class"
             return is_class and isinstance(meaning, Scope) and _has_history(flow, meaning)
     return False
+
+
+def _base(node: ast.expr) -> str:
+    return last_name(node.value) if isinstance(node, ast.Attribute) else ""
+
+
+def _asked_at(scope: Scope, name: str) -> int | None:
+    """Return where a function asks what a dict holds for an answer: it has its conversation."""
+    aliases = {
+        one
+        for one, assigns in scope.assigns.items()
+        if any(assign.value is not None and _is_got(assign.value, name) for assign in assigns)
+    }
+    for call in scope.calls:
+        func = call.node.func
+        if isinstance(func, ast.Attribute) and _ASKS.match(func.attr):
+            base = func.value
+            if _is_got(base, name) or (isinstance(base, ast.Name) and base.id in aliases):
+                return call.node.lineno
+    return None
 
 
 def _has_history(flow: Flow, owner: Scope) -> bool:

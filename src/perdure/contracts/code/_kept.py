@@ -160,7 +160,7 @@ def _is_empty_dict(assign: Assign) -> bool:
 def site_of(flow: Flow, kept: Kept, role: Role, *steps: tuple[Scope, int, str]) -> Site:
     """Describe a dict as the place of what it holds, with how that is known."""
     scope, name = kept.variable.scope, kept.variable.name
-    made = _makers(flow, kept.owner)[:1] if kept.owner is not None else []
+    made = makers_of(flow, kept.owner)[:1] if kept.owner is not None else []
     owner = kept.owner.name.rpartition(".")[2] if kept.owner is not None else ""
     return Site(
         role=role,
@@ -189,7 +189,7 @@ def is_made_once(flow: Flow, owner: Scope, depth: int = 0) -> bool | None:
     """
     if any(_is_of_class(one) for new in owner.inner.get("__new__", ()) for one in new.attributes):
         return True
-    makers = _makers(flow, owner)
+    makers = makers_of(flow, owner)
     before = startup_of(flow)
     if any(id(where) in before for where, _call in makers):
         return True
@@ -201,7 +201,7 @@ def is_made_once(flow: Flow, owner: Scope, depth: int = 0) -> bool | None:
 def chosen_of(flow: Flow, owner: Scope | None) -> Known[bool]:
     """Return whether settings let an object of a class be made: by the tests before each maker."""
     found = []
-    for where, call in _makers(flow, owner) if owner is not None else ():
+    for where, call in makers_of(flow, owner) if owner is not None else ():
         tests = [
             one
             for one in call.guards
@@ -231,7 +231,8 @@ def _is_of_class(assign: Assign) -> bool:
     return isinstance(assign.target, ast.Attribute) and _is_name(assign.target.value, "cls")
 
 
-def _makers(flow: Flow, owner: Scope) -> list[tuple[Scope, Call]]:
+def makers_of(flow: Flow, owner: Scope) -> list[tuple[Scope, Call]]:
+    """Return the calls that make objects of a class."""
     begin = flow.program.method(owner, "__init__")
     if begin is not None and begin.owner is owner:
         found = list(flow.callers(begin))

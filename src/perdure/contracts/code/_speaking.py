@@ -25,6 +25,10 @@ _GIVEN_AS = {
     "history", "chat_history", "message_history", "messages", "conversation_history", "contents",
     "previous_messages", "input_messages",
 }  # fmt: skip
+_WITH_MEMORY = {
+    "as_chat_engine", "from_defaults", "run", "arun", "ConversationChain", "LLMChain", "from_llm",
+    "from_tools", "initialize_agent", "AgentExecutor",
+}  # fmt: skip
 _STRONG = {"history", "chat_history", "message_history", "conversation_history"}
 _PAST = regex(r"^(\w+_)?history(_(text|str|string|lines|block|context))?$")
 """Names of what was said, which text for a model has in it."""
@@ -79,7 +83,8 @@ def _speaks(scope: Scope) -> int | None:
         given = {one.arg for one in call.node.keywords}
         name = call.name
         is_given = given & _STRONG or (given & _GIVEN_AS and _ASKS.match(name))
-        if (is_given or {"role", "content"} <= given) and not _SHOWS.search(name):
+        is_with = "memory" in given and name in _WITH_MEMORY
+        if (is_given or is_with or {"role", "content"} <= given) and not _SHOWS.search(name):
             return call.node.lineno
     for node in walk(scope.node):
         if isinstance(node, ast.Dict):
