@@ -4,6 +4,7 @@ from textwrap import dedent
 
 import pytest
 
+from perdure.contracts.code import _migrations
 from perdure.contracts.code.facts import Medium
 
 
@@ -260,3 +261,28 @@ def test_threads_that_are_only_passed_on_are_the_other_services(read):
     assert read({"ui.py": CLIENT + OWN}, "streamlit", "run", "ui.py").uses_threads
     alone = CLIENT.replace("import httpx\nimport streamlit as st", "from other import st, httpx")
     assert read({"ui.py": alone}, "streamlit", "run", "ui.py").uses_threads
+
+
+TWO_AT_A_START = """
+import os
+from fastapi import FastAPI
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.graph import StateGraph
+from qdrant_client import QdrantClient
+app = FastAPI()
+QdrantClient(os.environ["QDRANT"]).create_collection("memories")
+saver = PostgresSaver(os.environ["DB"])
+saver.setup()
+graph = StateGraph(dict).compile(checkpointer=saver)
+"""
+
+
+def test_what_one_migration_costs_to_follow_hides_no_other(read, monkeypatch):
+    def followed(flow, scope, call):
+        del scope, call
+        flow.left = -1.0
+        return True
+
+    monkeypatch.setattr(_migrations, "_may_run", followed)
+    found = read({"app.py": TWO_AT_A_START}, environment={"DB": "postgresql://db", "QDRANT": "q"})
+    assert {one.evidence[-1].line for one in found.migrations} == {8, 10}

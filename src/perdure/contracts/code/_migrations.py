@@ -45,38 +45,39 @@ _RETRIES = regex(r"retry|backoff|stamina", re.IGNORECASE)
 def migrations_of(flow: Flow, sites: Sites) -> tuple[Migration, ...]:
     """Find what changes a database's schema, at the start or with the first request."""
     startup = startup_of(flow)
-    found: list[Migration] = []
+    found: list[tuple[Scope, Call, Migration]] = []
     for scope in flow.program.live:
         for call in scope.called_as(_NAMES):
             for medium, location, note in _of_call(flow, sites, scope, call):
-                if not _may_run(flow, scope, call):
-                    continue
                 way = _way(startup, scope)
-                found.append(
-                    Migration(
-                        evidence=(
-                            *flow.program.way_to(scope.path),
-                            evidence(scope, call.node.lineno, note),
-                        ),
-                        medium=medium,
-                        location=location,
-                        retries=_retries([scope, *way]),
-                        is_lazy=id(scope) not in startup,
-                    )
+                made = Migration(
+                    evidence=(
+                        *flow.program.way_to(scope.path),
+                        evidence(scope, call.node.lineno, note),
+                    ),
+                    medium=medium,
+                    location=location,
+                    retries=_retries([scope, *way]),
+                    is_lazy=id(scope) not in startup,
                 )
+                found.append((scope, call, made))
         found.extend(_collections(flow, startup, scope))
-    return tuple(_unlike(found)[: limits.UNREACHABLE_MAX])
+    # Last, as it takes most of the steps that are left: what is cut short then may run.
+    run = [made for scope, call, made in found if _may_run(flow, scope, call)]
+    return tuple(_unlike(run)[: limits.UNREACHABLE_MAX])
 
 
-def _collections(flow: Flow, startup: dict[int, Scope | None], scope: Scope) -> Iterator[Migration]:
+def _collections(
+    flow: Flow, startup: dict[int, Scope | None], scope: Scope
+) -> Iterator[tuple[Scope, Call, Migration]]:
     """Find collections and indices of search engines and vector databases that code makes."""
     for call in scope.called_as(_COLLECTIONS):
         server = _server_of(scope, call)
-        if server is None or not _may_run(flow, scope, call):
+        if server is None:
             continue
         way = _way(startup, scope)
         note = f"{call.name} needs {server}"
-        yield Migration(
+        made = Migration(
             evidence=(
                 *flow.program.way_to(scope.path),
                 evidence(scope, call.node.lineno, note),
@@ -88,6 +89,7 @@ def _collections(flow: Flow, startup: dict[int, Scope | None], scope: Scope) -> 
             server=server,
             is_passed_over=_is_passed_over(scope, call, way),
         )
+        yield scope, call, made
 
 
 def _server_of(scope: Scope, call: Call) -> str | None:
