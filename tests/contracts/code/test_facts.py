@@ -271,9 +271,11 @@ from langgraph.graph import StateGraph
 from qdrant_client import QdrantClient
 app = FastAPI()
 QdrantClient(os.environ["QDRANT"]).create_collection("memories")
-saver = PostgresSaver(os.environ["DB"])
-saver.setup()
-graph = StateGraph(dict).compile(checkpointer=saver)
+def made():
+    saver = PostgresSaver(os.environ["DB"])
+    saver.setup()
+    return saver
+graph = StateGraph(dict).compile(checkpointer=made())
 """
 
 
@@ -285,4 +287,4 @@ def test_what_one_migration_costs_to_follow_hides_no_other(read, monkeypatch):
 
     monkeypatch.setattr(_migrations, "_may_run", followed)
     found = read({"app.py": TWO_AT_A_START}, environment={"DB": "postgresql://db", "QDRANT": "q"})
-    assert {one.evidence[-1].line for one in found.migrations} == {8, 10}
+    assert {one.evidence[-1].line for one in found.migrations} == {8, 11}
