@@ -36,6 +36,12 @@ YAML_FILES_MAX = 600
 MERGED_MAX = 50_000
 """Values that merging overrides and patches may visit, in one project."""
 
+HEAD_LINES_MAX = 60
+"""Lines of the comment at the head of a Compose file in which commands are looked for."""
+
+OVERLAY_CHARACTERS_MAX = 100_000
+"""Characters of a README or Makefile in which commands of Compose are looked for."""
+
 INCLUDES_MAX = 40
 """Compose files that one Compose file leads to, by include and extends."""
 

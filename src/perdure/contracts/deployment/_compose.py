@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from perdure.contracts import limits
 from perdure.contracts._defended import defended
 from perdure.contracts._patterns import regex
+from perdure.contracts.deployment._overlays import laid_over
 from perdure.contracts.deployment._yaml import Node, mapping, read_yaml, scalar, sequence
 from perdure.contracts.files import Project
 
@@ -90,7 +91,11 @@ class Compositions:
             alone = self._make(path, [])
             if alone is None:
                 continue
-            if mains and _needs_more(alone):
+            below = laid_over(self._project, path, names)
+            if below:
+                merged = self._make(below[0], [*below[1:], path], main=path)
+                made += [merged] if merged is not None else [alone]
+            elif mains and _needs_more(alone):
                 merged = self._make(mains[0], [path], main=path)
                 if merged is not None:
                     made.append(merged)

@@ -1,0 +1,59 @@
+"""Compose files that the project's own commands lay over others."""
+
+import pytest
+
+from tests.contracts.deployment.reading import SLIM, roots
+
+MAIN = """services:
+  api:
+    build: .
+    restart: always
+    environment: {MODE: plain}
+"""
+OVER = """services:
+  api:
+    image: acme/desk:1
+    environment: {MODE: loud}
+"""
+BOTH = "docker compose -f docker-compose.yml -f docker-compose.loud.yml up -d"
+FILES = {"Dockerfile": SLIM + "CMD uvicorn main:app\n", "docker-compose.yml": MAIN}
+
+
+def loud(folder, files):
+    """Return the restart policy of the overlay's service, and the files that it is made of."""
+    root = roots(folder, {**FILES, "docker-compose.loud.yml": OVER, **files})[
+        "docker-compose.loud.yml"
+    ]
+    [api] = root.services
+    assert api.environment["MODE"].known.value == "loud"
+    return api.restart.value, root.files
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"docker-compose.loud.yml": f"# Louder:\n#   {BOTH}\n{OVER}"},
+        {"README.md": f"Start it:\n\n    {BOTH}\n"},
+        {"README.md": "docker compose -f docker-compose.yml \\\n  -f docker-compose.loud.yml up\n"},
+        {"Makefile": f"up:\n\t{BOTH.replace('-f ', '--file ')}\n"},
+    ],
+)
+def test_a_file_that_a_command_lays_over_another_is_read_over_it(tmp_path, files):
+    found, merged = loud(tmp_path, files)
+    assert found == "always"
+    assert merged == ("docker-compose.yml", "docker-compose.loud.yml")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"README.md": f"{BOTH}\nor docker compose -f docker-compose.loud.yml up\n"},
+        {"README.md": "docker compose -f other.yml -f docker-compose.loud.yml up\n"},
+        {"README.md": "kubectl apply -f docker-compose.yml -f docker-compose.loud.yml\n"},
+    ],
+)
+def test_a_file_that_is_started_alone_stands_for_itself(tmp_path, files):
+    found, merged = loud(tmp_path, files)
+    assert found == "no"
+    assert merged == ("docker-compose.loud.yml",)
