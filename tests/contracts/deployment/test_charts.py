@@ -286,3 +286,33 @@ def test_a_chart_within_a_chart_has_the_values_that_the_outer_one_gives_it(tmp_p
     [found] = roots(tmp_path, files)["outer/charts/api/Chart.yaml"].services
     assert (found.replicas.value, found.grace_s.value) == (5, 90.0)
     assert found.environment["LEVEL"].known.value == "3-2"
+
+
+TWICE = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: api}
+spec:
+  template:
+    spec:
+      terminationGracePeriodSeconds: 20
+      containers:
+        - {name: api, image: "api:1"}
+      terminationGracePeriodSeconds: {{ .Values.grace }}
+"""
+
+
+def test_of_two_keys_the_last_one_counts_as_it_does_for_helm(tmp_path):
+    files = {
+        "Dockerfile": DOCKERFILE,
+        "chart/Chart.yaml": "name: shop\n",
+        "chart/values.yaml": "grace: 40\ngrace: 50\n",
+        "chart/templates/deployment.yaml": TWICE,
+    }
+    [api] = roots(tmp_path, files)["chart/Chart.yaml"].services
+    assert (api.grace_s.value, api.grace_s.evidence[0].line) == (50.0, 10)
+
+
+def test_of_two_keys_of_a_manifest_none_counts(tmp_path):
+    plain = TWICE.replace("{{ .Values.grace }}", "50")
+    assert "k8s/api.yaml" not in roots(tmp_path, {"Dockerfile": DOCKERFILE, "k8s/api.yaml": plain})

@@ -158,7 +158,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _document(project: Project, path: str) -> dict[str, Any]:
-    documents = read_yaml(project, path) if project.has(path) else []
+    documents = read_yaml(project, path, last_wins=True) if project.has(path) else []
     found = _plain(documents[0], {}) if documents else {}
     return found if isinstance(found, dict) else {}
 

@@ -37,7 +37,10 @@ def looks_like_manifest(text: str) -> bool:
 
 
 def read_objects(project: Project, path: str, text: str | None = None) -> list[Node]:
-    """Return the objects of a file that matter here; documents of other kinds are not parsed."""
+    """Return the objects of a file that matter here; documents of other kinds are not parsed.
+
+    `text`: what Helm makes of it, where the last one of two keys counts.
+    """
     content = project.read(path) if text is None else text
     if content is None:
         return []
@@ -47,7 +50,8 @@ def read_objects(project: Project, path: str, text: str | None = None) -> list[N
     if not left.strip():
         return []
     whole = left == content and text is None
-    return objects_in(read_yaml(project, path, None if whole else left))
+    read = read_yaml(project, path, None if whole else left, last_wins=text is not None)
+    return objects_in(read)
 
 
 _KINDS = regex(

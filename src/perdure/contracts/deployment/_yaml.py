@@ -97,25 +97,30 @@ def truth(text: str | None) -> bool | None:
     return True if word in _TRUE else False if word in _FALSE else None
 
 
-def read_yaml(project: Project, path: str, text: str | None = None) -> list[Node]:
+def read_yaml(
+    project: Project, path: str, text: str | None = None, *, last_wins: bool = False
+) -> list[Node]:
     """Return the documents of a file; what can't be read is remembered in `project.unread`.
 
-    A duplicate key makes the file unread, as it does for Compose and kubectl.
+    A duplicate key makes the file unread, as it does for Compose and kubectl; with `last_wins` the
+    last one counts, as it does for Helm.
     """
     if text is not None:
-        return _parsed(project, path, text)
+        return _parsed(project, path, text, last_wins=last_wins)
     read = _READ.setdefault(project, {})
-    if path not in read:
+    if (path, last_wins) not in read:
         content = project.read(path)
-        read[path] = _parsed(project, path, content) if content is not None else []
-    return read[path]
+        read[path, last_wins] = (
+            _parsed(project, path, content, last_wins=last_wins) if content is not None else []
+        )
+    return read[path, last_wins]
 
 
-_READ: WeakKeyDictionary[Project, dict[str, list[Node]]] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[Project, dict[tuple[str, bool], list[Node]]] = WeakKeyDictionary()
 """Documents by file: bases are read once, however many overlays there are. Nodes never change."""
 
 
-def _parsed(project: Project, path: str, content: str) -> list[Node]:
+def _parsed(project: Project, path: str, content: str, *, last_wins: bool = False) -> list[Node]:
     if len(content) > limits.YAML_BYTES_MAX:
         project.not_read(path, f"it is YAML of more than {limits.YAML_BYTES_MAX:,} characters")
         return []
@@ -136,7 +141,9 @@ def _parsed(project: Project, path: str, content: str) -> list[Node]:
         parser.composer.warn_double_anchors = False  # allowed: the newer one counts from there on
         composed = parser.compose_all(content)
         documents.extend(
-            _Reading(project, path).node(root, 0) for root in composed if root is not None
+            _Reading(project, path, last_wins=last_wins).node(root, 0)
+            for root in composed
+            if root is not None
         )
     except RecursionError:
         project.not_read(path, "its values are nested too deep")
@@ -178,8 +185,9 @@ class _DuplicateError(Exception):
 class _Reading:
     """One document on its way from the parser's nodes to ours; aliases stay one node."""
 
-    def __init__(self, project: Project, file: str) -> None:
+    def __init__(self, project: Project, file: str, *, last_wins: bool) -> None:
         self._project = project
+        self._last_wins = last_wins
         self._file = file
         self._made: dict[int, Node] = {}
 
@@ -214,7 +222,7 @@ class _Reading:
                 continue
             if name is None:
                 continue
-            if name in made.entries:
+            if name in made.entries and not self._last_wins:
                 raise _DuplicateError(name, key.start_mark.line + 1)
             made.entries[name] = node
             made.key_lines[name] = key.start_mark.line + 1
