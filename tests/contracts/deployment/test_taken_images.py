@@ -37,6 +37,13 @@ def taken(folder, files):
         ("acme/other:1", {}, None),
         ("acme/booking-proxy:1", {"pyproject.toml": '[project]\nname = "booking"\n'}, None),
         ("acme/booking:1", {"build.sh": "docker build -t umbrella/booking .\n"}, None),
+        ("gcr.io/PROJECT_ID/booking:1", {}, "Dockerfile"),
+        ("gcr.io/acme-prod/booking:1", {}, None),
+        (
+            "acme/booking:1",
+            {"build.sh": "docker build -t acme/booking --build-arg AT=$(date -u +%Y) .\n"},
+            "Dockerfile",
+        ),
     ],
 )
 def test_an_image_is_taken_for_ours_when_its_name_fits(tmp_path, image, files, expected):

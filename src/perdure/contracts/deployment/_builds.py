@@ -40,7 +40,7 @@ _UNTOLD = _GENERIC | {
 }  # fmt: skip
 """Words that may be in the name of anybody's image; the others must come from the project."""
 
-_PLACEHOLDER = regex(r"your|^my|user|^org$|example|name|registry|[<>$\{}]")
+_PLACEHOLDER = regex(r"your|^my|user|^org$|example|name|registry|(project|account)[-_]?id|[<>$\{}]")
 _PROJECT_NAME = regex(r"(?m)^name\s{0,9}[=:]\s{0,9}[\"']?([\w.\-]{1,100})")
 _HEADING = regex(r"(?m)^#[ \t]{1,9}(\S[^\n]{0,100})")
 _TITLE_MAX = 5_000
@@ -237,11 +237,13 @@ class Builds:
         rest = re.sub(
             r"(-t|--tag|-f|--file|--target|--platform|--build-arg)[ =]+\S+|--?\S+", "", words
         )
-        context = next(iter(rest.split()), ".").strip("\"'")
-        file = named.group(1) if named is not None else f"{context}/Dockerfile"
-        file = re.sub(r"^(\./)+", "", file).replace("//", "/")
-        near = f"{path.rpartition('/')[0]}/{file}".lstrip("/")
-        dockerfile = next((f for f in (file, near) if f in self._project.names), None)
+        # The folder is the first word, or behind what is left of a command in an argument.
+        folders = [word.strip("\"'") for word in [*rest.split(), "."][:_WORDS_MAX]]
+        told = [named.group(1)] if named is not None else [f"{each}/Dockerfile" for each in folders]
+        files = [re.sub(r"^(\./)+", "", each).replace("//", "/") for each in told]
+        beside = path.rpartition("/")[0]
+        possible = [way for each in files for way in (each, f"{beside}/{each}".lstrip("/"))]
+        dockerfile = next((each for each in possible if each in self._project.names), None)
         if dockerfile is None or _FOR_TESTS.search(dockerfile):
             return
         for tag in tags:
@@ -252,6 +254,9 @@ class Builds:
             here = Evidence(file=path, line=line, note=note)
             found.setdefault(name, (dockerfile, here, stage.group(1) if stage else None, tag))
 
+
+_WORDS_MAX = 20
+"""Words of one build command that are taken for its folder."""
 
 _FILES_MAX = 300
 """Files of one project in which build commands are looked for, those nearest to its top first."""
