@@ -21,9 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = (ROOT / ".engines").resolve()
@@ -49,8 +50,20 @@ def prepare() -> Path:
     return fetched("docker", PACKAGES, NEEDED)
 
 
-def fetched(name: str, packages: tuple[str, ...], needed: tuple[str, ...]) -> Path:
-    """Return a folder with these packages unpacked; `needed`: files that show that it is whole.
+def fetched(
+    name: str,
+    packages: tuple[str, ...],
+    needed: tuple[str, ...],
+    links: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
+    """Return a folder with these packages unpacked, also if several processes ask at once.
+
+    Args:
+        name: of the folder.
+        packages: Debian's.
+        needed: files that show that it is whole.
+        links: names of links to be there, with what they lead to: what Debian's choice of
+            alternatives would make.
 
     Raises:
         Missing: not root, no apt, or the packages can't be had.
@@ -63,6 +76,9 @@ def fetched(name: str, packages: tuple[str, ...], needed: tuple[str, ...]) -> Pa
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not all((PLACE / name / each).is_file() for each in needed):
             _fetch(PLACE / name, packages)
+        for link, target in links.items():
+            if not (PLACE / name / link).is_symlink():
+                (PLACE / name / link).symlink_to(target)
     return PLACE / name
 
 

@@ -34,6 +34,7 @@ PACKAGES = (
 """Podman, what it starts, and what of their libraries not every Debian has."""
 
 NEEDED = ("usr/bin/podman", "usr/bin/conmon", "usr/bin/catatonit", "usr/lib/podman/netavark")
+LINKS = {"usr/sbin/iptables": "xtables-nft-multi", "usr/sbin/ip6tables": "xtables-nft-multi"}
 COMMAND_S = 120
 READY = b"ready\n"
 
@@ -90,11 +91,7 @@ def running() -> Iterator[dict[str, str]]:
     Raises:
         Missing: it can't be had, or starts no container; the text is what it said.
     """
-    unpacked = fetched("podman", PACKAGES, NEEDED)
-    for name in ("iptables", "ip6tables"):
-        at = unpacked / "usr/sbin" / name  # what Debian's choice of alternatives would be
-        if not at.is_symlink():
-            at.symlink_to("xtables-nft-multi")
+    unpacked = fetched("podman", PACKAGES, NEEDED, LINKS)
     with slot("podman") as (number, lock):
         short = short_folder(f"pp-{number}", is_kept=True)  # what still runs is known from it
         _write_settings(PLACE / f"podman-data-{number}", short)
