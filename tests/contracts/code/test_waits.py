@@ -146,6 +146,40 @@ WAITS = {
             case.remedy.approved = True
             return await carry_out(case)
         """,
+    "an entry that is handed on": """
+        class Run:
+            def __init__(self):
+                self.events = asyncio.Queue()
+                self.done = asyncio.Event()
+                self.approval = asyncio.Event()
+        runs = {}
+        async def go_on(run):
+            await run.events.put("asks")
+            await run.approval.wait()
+            run.done.set()
+        @app.post("/runs/{key}")
+        async def begin(key: str):
+            run = Run()
+            runs[key] = run
+            asyncio.create_task(go_on(run))
+        @app.post("/runs/{key}/approve")
+        async def approve(key: str):
+            run = runs[key]
+            run.approval.set()
+        @app.get("/runs/{key}/events")
+        async def follow(key: str):
+            return await runs[key].events.get()
+        """,
+    "the state of the application": """
+        app.state.approvals = {}
+        async def gate(request, key):
+            event = asyncio.Event()
+            request.app.state.approvals[key] = {"event": event, "said": None}
+            await event.wait()
+        @app.post("/approve/{key}")
+        async def approve(request, key: str):
+            request.app.state.approvals[key]["event"].set()
+        """,
     "of another module": """
         import desk
         async def ask(key):
@@ -200,16 +234,32 @@ OTHERS = {
             approval_locks[key].release()
         """,
     "calls to a client over its socket": """
-        calls = {}
+        pending_calls = {}
         async def call(socket, key):
-            calls[key] = asyncio.get_running_loop().create_future()
+            pending_calls[key] = asyncio.get_running_loop().create_future()
             await socket.send_json({"id": key})
-            return await asyncio.wait_for(calls[key], 30)
+            return await asyncio.wait_for(pending_calls[key], 30)
         @app.websocket("/ws")
         async def ws(socket):
             while True:
                 said = await socket.receive_json()
-                calls[said["id"]].set_result(said)
+                pending_calls[said["id"]].set_result(said)
+        """,
+    "an end that another request waits for": """
+        class Run:
+            def __init__(self):
+                self.done = asyncio.Event()
+        runs = {}
+        async def go_on(run):
+            run.done.set()
+        @app.post("/runs/{key}")
+        async def begin(key: str):
+            run = Run()
+            runs[key] = run
+            asyncio.create_task(go_on(run))
+        @app.get("/runs/{key}/answer")
+        async def answer(key: str):
+            await runs[key].done.wait()
         """,
     "an object of each request": """
         class Approvals:
@@ -226,6 +276,17 @@ OTHERS = {
         """,
 }
 OPEN = {
+    "rows of a repository": """
+        decisions = {}
+        async def ask(key):
+            await approvals_repo.create(key)
+            event = decisions.setdefault(key, asyncio.Event())
+            await event.wait()
+        @app.post("/approvals/{key}")
+        async def decide(key: str, said: bool):
+            await approvals_repo.update_status(key, said)
+            decisions[key].set()
+        """,
     "also written down": """
         approvals = {}
         async def ask(key):

@@ -53,6 +53,7 @@ def dicts_of(flow: Flow) -> Iterator[Kept]:
     yield from _of_modules(flow)
     yield from _of_classes(flow)
     yield from _of_instances(flow)
+    yield from _of_states(flow)
 
 
 def _of_modules(flow: Flow) -> Iterator[Kept]:
@@ -125,6 +126,31 @@ def _of_instances(flow: Flow) -> Iterator[Kept]:
                 yield Kept(variable, assign.line, users, assign.value, owner, is_served, chosen)
 
 
+def _of_states(flow: Flow) -> Iterator[Kept]:
+    """Find the dicts in the state of an application: `app.state.sessions = {}`."""
+    for scope in flow.program.live:
+        for assign in scope.attributes:
+            target = assign.target
+            is_of_state = isinstance(target, ast.Attribute) and _is_state(target.value)
+            if not isinstance(target, ast.Attribute) or not is_of_state:
+                continue
+            if not _is_empty_dict(assign):
+                continue
+            users = tuple(
+                one
+                for one in flow.program.live
+                if one.kind == "function"
+                and one is not scope
+                and {"state", target.attr} <= one.attribute_names
+            )
+            if users:
+                yield Kept(Variable(scope, target.attr), assign.line, users, assign.value)
+
+
+def _is_state(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "state"
+
+
 def _using(owner: Scope, bases: set[str], name: str) -> tuple[Scope, ...]:
     return tuple(
         one
@@ -146,7 +172,9 @@ def _is_name(node: ast.expr, name: str) -> bool:
 
 def is_dict(node: ast.expr, name: str) -> bool:
     """Whether an expression is the dict of this name, of a module, a class or an object."""
-    is_of = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    is_of = isinstance(node, ast.Attribute) and (
+        isinstance(node.value, ast.Name) or _is_state(node.value)
+    )
     return _is_name(node, name) or (is_of and last_name(node) == name)
 
 

@@ -37,7 +37,7 @@ from perdure.contracts.code._kept import Kept, is_dict, site_of
 from perdure.contracts.code._program import last_name
 from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code._startup import is_route
-from perdure.contracts.code._values import Kind
+from perdure.contracts.code._values import Kind, argument
 from perdure.contracts.code.facts import Role, Site
 
 _OF_PERSONS = regex(
@@ -69,6 +69,8 @@ _SAVES = regex(
     r"^(save|persist|commit|insert|upsert|setex|hset|put_item|rpush|lpush|save_\w+|persist_\w+|"
     r"insert_\w+|store_\w+|flush\w*|insert_one|update_one|replace_one)$"
 )
+_TABLES = regex(r"(?i)repo|^db$|_db$|database|\bdao|_dao$|crud|collection|_table$")
+_WRITES = regex(r"^(create|update|add|set|mark|record|put)(_\w+)?$")
 _PLAIN = {"create_task", "ensure_future", "Lock", "Semaphore", "time", "now", "utcnow", "monotonic"}
 
 
@@ -91,18 +93,14 @@ class Waits:
     # ------------------------------------------------------------------------------- an event
 
     def _by_event(self, kept: Kept) -> Site | None:
-        item = Item()
-        for scope in kept.users:
-            for value in stored(scope, kept.name):
-                made_of(self.flow, scope, value, item)
-        if kept.makes_items and isinstance(kept.value, ast.Call):
-            for given in kept.value.args[:1]:
-                called = ast.copy_location(ast.Call(func=given, args=[], keywords=[]), given)
-                made_of(self.flow, kept.variable.scope, called, item)
+        item = self._item(kept)
         if not item.parts:
             return None
         near = self._near(kept, item)
         names = {id(one): Names(one, kept.name, item, self._given_by(one, kept)) for one in near}
+        for one, bound in self._handed(near, names):
+            names[id(one)] = Names(one, kept.name, item, bound)
+            near.append(one)
         waits, sets = (
             [(one, *at) for one in near for at in _at(one, names[id(one)], item, verbs)]
             for verbs in (_WAITS, _SETS)
@@ -114,8 +112,8 @@ class Waits:
                     continue
                 told = f"{_told(kept, part)} {setter.name} {route.name} {scope.name}"
                 is_sure = bool(_OF_PERSONS.search(told)) and not self._is_woken(scope, route)
-                if not is_sure and not _OPEN.search(told):
-                    continue
+                if not _OF_PERSONS.search(told) and (_is_socket(route) or not _OPEN.search(told)):
+                    continue  # a call that a client answers, most likely
                 site = site_of(
                     self.flow,
                     kept,
@@ -125,6 +123,18 @@ class Waits:
                 )
                 return site if is_sure else replace(site, is_served=None)
         return None
+
+    def _item(self, kept: Kept) -> Item:
+        """Return what entries of a dict are made of."""
+        item = Item()
+        for scope in kept.users:
+            for value in stored(scope, kept.name):
+                made_of(self.flow, scope, value, item)
+        if kept.makes_items and isinstance(kept.value, ast.Call):
+            for given in kept.value.args[:1]:
+                called = ast.copy_location(ast.Call(func=given, args=[], keywords=[]), given)
+                made_of(self.flow, kept.variable.scope, called, item)
+        return item
 
     def _is_woken(self, waiting: Scope, route: Scope) -> bool:
         """Whether it may be that only a client waits: a graph that is interrupted keeps its run."""
@@ -156,6 +166,28 @@ class Waits:
                 if one.kind == "function" and self.flow.program.is_live(one) and one not in found
             ]
         return found
+
+    def _handed(self, near: list[Scope], names: dict[int, Names]) -> list[tuple[Scope, set[str]]]:
+        """Return the functions that are handed an entry, with the names that these have for it."""
+        found: dict[int, tuple[Scope, set[str]]] = {}
+        for scope in near:
+            entries = names[id(scope)].entries
+            for call in scope.calls if entries else ():
+                given = [one.id for one in call.node.args if isinstance(one, ast.Name)]
+                if entries.isdisjoint(given):
+                    continue
+                meaning = self.flow.program.meaning(scope, call.node.func)
+                if not isinstance(meaning, Scope) or meaning.kind != "function":
+                    continue
+                bound = {
+                    one.arg
+                    for one in meaning.parameters
+                    if isinstance(node := argument(call.node, meaning, one.arg), ast.Name)
+                    and node.id in entries
+                }
+                if id(meaning) not in names and bound:
+                    found.setdefault(id(meaning), (meaning, set()))[1].update(bound)
+        return list(found.values())[: limits.CALLERS_MAX]
 
     def _given_by(self, scope: Scope, kept: Kept) -> set[str]:
         """Return the names to which a function binds what users of a dict give it."""
@@ -240,7 +272,9 @@ class Waits:
         """Whether a function writes somewhere else, too."""
         for call in scope.calls:
             name = call.name
-            if _SAVES.match(name):
+            base = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+            is_kept = base is not None and _TABLES.search(last_name(base))
+            if _SAVES.match(name) or (is_kept and _WRITES.match(name)):
                 return True
             text = call.node.args[0] if call.node.args else None
             if name == "execute" and isinstance(text, ast.Constant | ast.JoinedStr):
