@@ -288,3 +288,33 @@ def test_what_one_migration_costs_to_follow_hides_no_other(read, monkeypatch):
     monkeypatch.setattr(_migrations, "_may_run", followed)
     found = read({"app.py": TWO_AT_A_START}, environment={"DB": "postgresql://db", "QDRANT": "q"})
     assert {one.evidence[-1].line for one in found.migrations} == {8, 11}
+
+
+ALIKE = """
+from fastapi import FastAPI
+from qdrant_client import QdrantClient
+class Memories:
+    def initialize(self):
+        QdrantClient("q").create_collection("memories")
+class Cache:
+    def initialize(self): ...
+class Queue:
+    def initialize(self): ...
+memories, others = Memories(), [Cache(), Queue()]
+store = Memories()
+app = FastAPI()
+@app.on_event("startup")
+async def begin():
+    {call}
+@app.post("/")
+def post():
+    Memories().initialize()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "is_lazy"), [("store.initialize()", False), ("others[0].initialize()", True)]
+)
+def test_a_method_of_a_modules_object_is_the_one_of_its_class(read, call, is_lazy):
+    [made] = read(app(ALIKE.format(call=call))).migrations
+    assert made.is_lazy is is_lazy

@@ -101,6 +101,12 @@ def judged(folder, start, *, made=(*QDRANT, "create_collection"), waits=SHORT):
             "indices.create",
         ),
         (
+            "neo4j:5",
+            "from graphiti_core import Graphiti",
+            "Graphiti",
+            "build_indices_and_constraints",
+        ),
+        (
             "opensearchproject/opensearch:3",
             "from opensearchpy import OpenSearch",
             "OpenSearch",

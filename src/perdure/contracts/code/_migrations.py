@@ -25,6 +25,7 @@ _COLLECTIONS = {
     "create": ("elasticsearch", "opensearch", "weaviate"),
     "create_from_dict": ("weaviate",),
     "create_class": ("weaviate",),
+    "build_indices_and_constraints": ("neo4j", "falkordb"),
 }
 """Calls that make collections and indices, and whose they can be."""
 
@@ -35,6 +36,8 @@ _SERVERS = {
     "elasticsearch": ("elasticsearch",),
     "opensearch": ("opensearchpy",),
     "weaviate": ("weaviate",),
+    "neo4j": ("graphiti_core", "neo4j"),
+    "falkordb": ("graphiti_core.driver.falkordb_driver", "falkordb"),
 }
 _NAMES = {"setup", "asetup", "run_sync", "upgrade"} | _TABLES | _INDEXES
 _PASSED_OVER = regex(r"Exception$|Connect|OSError|Timeout|Unavailable|Handling")

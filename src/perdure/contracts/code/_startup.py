@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import last_name
+from perdure.contracts.code._program import Variable, last_name
 from perdure.contracts.code._scopes import MAIN, Scope
 
 _STARTS = regex(r"lifespan|startup|on_start|bootstrap", re.IGNORECASE)
@@ -92,8 +92,27 @@ def functions_called(
             return meaning.inner.get("__init__", [])
         return [meaning] if flow.program.is_live(meaning) else []
     if meaning is None and isinstance(func, ast.Attribute):
-        return by_name(func.attr)
+        method = _of_object(flow, scope, func)
+        return [method] if method is not None else by_name(func.attr)
     return []
+
+
+def _of_object(flow: Flow, scope: Scope, func: ast.Attribute) -> Scope | None:
+    """Return the method of a module's object, which is made once by its class."""
+    if not isinstance(func.value, ast.Name):
+        return None
+    meaning = flow.program.resolve(scope, func.value.id)
+    if not isinstance(meaning, Variable) or meaning.scope.kind != "module":
+        return None
+    assigns = meaning.scope.assigns.get(meaning.name, [])
+    made = assigns[0].value if len(assigns) == 1 else None
+    if not isinstance(made, ast.Call):
+        return None
+    owner = flow.program.meaning(meaning.scope, made.func)
+    if not isinstance(owner, Scope) or owner.kind != "class":
+        return None
+    method = flow.program.method(owner, func.attr)
+    return method if method is not None and flow.program.is_live(method) else None
 
 
 def _called(flow: Flow, scope: Scope, node: ast.expr) -> list[Scope]:
