@@ -148,3 +148,29 @@ def test_a_package_that_is_copied_whole_is_searched_for_what_it_imports_from_wit
     }
     start = ("uvicorn", "backend.app.main:app")
     assert len(read(files, *start, sources=(("/app/backend", "backend"),)).sites) == 1
+
+
+LAZY = """
+def __getattr__(name):
+    if name == "app":
+        from service.served import app
+        return app
+    raise AttributeError(name)
+"""
+SERVED = """
+from fastapi import FastAPI
+from langgraph.checkpoint.memory import MemorySaver
+from langgraph.graph import StateGraph
+app = FastAPI()
+graph = StateGraph(dict).compile(checkpointer=MemorySaver())
+@app.post("/")
+def run(thread_id: str):
+    return graph.invoke({}, {"configurable": {"thread_id": thread_id}})
+"""
+
+
+def test_what_a_module_gives_when_it_is_asked_is_followed(read):
+    files = {"service/__init__.py": LAZY, "service/served.py": SERVED}
+    found = read(files, "uvicorn", "service:app")
+    assert [site.class_name for site in found.sites] == ["MemorySaver"]
+    assert found.uses_threads

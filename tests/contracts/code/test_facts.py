@@ -260,7 +260,32 @@ def test_threads_that_are_only_passed_on_are_the_other_services(read):
     assert not read({"ui.py": CLIENT}, "streamlit", "run", "ui.py").uses_threads
     assert read({"ui.py": CLIENT + OWN}, "streamlit", "run", "ui.py").uses_threads
     alone = CLIENT.replace("import httpx\nimport streamlit as st", "from other import st, httpx")
-    assert read({"ui.py": alone}, "streamlit", "run", "ui.py").uses_threads
+    runs = 'ask({"configurable": {"thread_id": st.session_state.thread_id}})\n'
+    assert read({"ui.py": alone + runs}, "streamlit", "run", "ui.py").uses_threads
+
+
+MAIL = """
+from langgraph.graph import StateGraph
+graph = StateGraph(dict).compile()
+def parsed(mail):
+    return {"thread_id": mail["threadId"], "text": mail["snippet"]}
+def answer(mail):
+    return graph.invoke(parsed(mail)CONFIG)
+answer({})
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "uses"),
+    [
+        ("", False),
+        (', {"configurable": {"thread_id": "a"}}', True),
+        (', RunnableConfig(configurable={"thread_id": "a"})', True),
+    ],
+)
+def test_threads_of_mail_are_none_of_a_graph(read, config, uses):
+    found = read({"app.py": MAIL.replace("CONFIG", config)}, "python", "app.py")
+    assert bool(found.uses_threads) is uses
 
 
 TWO_AT_A_START = """

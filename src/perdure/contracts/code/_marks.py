@@ -54,14 +54,18 @@ _HTTP = ("httpx", "requests", "aiohttp", "urllib", "websockets", "langgraph_sdk"
 _SCREENS = ("streamlit", "gradio", "chainlit", "mesop", "nicegui")
 
 
-def uses_threads(flow: Flow, *, has_graphs: bool = True) -> tuple[Evidence, ...]:
+def uses_threads(
+    flow: Flow, *, has_graphs: bool = True, on_platform: bool = False
+) -> tuple[Evidence, ...]:
     """Find where threads are named, runs paused and memories written.
 
     Where no graph is made, and threads are named only by what calls another service, they are the
-    other service's.
+    other service's; where nothing configures runs by them, they are another kind: of mail, of a
+    chat's replies, of a team's discussion.
     """
     found: list[Evidence] = []
     is_client = not has_graphs and _only_passes_on(flow)
+    is_client = is_client or not (on_platform or any(map(_configures, flow.program.live)))
     for scope in flow.program.live:
         line = scope.words.get("thread_id")
         if line is not None and not is_client:
@@ -79,6 +83,10 @@ def uses_threads(flow: Flow, *, has_graphs: bool = True) -> tuple[Evidence, ...]
             elif name in _STORE_USES and "store" in ast.unparse(call.node.func).lower():
                 found.append(evidence(scope, call.node.lineno, "a memory is written or read"))
     return tuple(found[: limits.STORY_MAX])
+
+
+def _configures(scope: Scope) -> bool:
+    return "configurable" in scope.words or "configurable" in scope.passed
 
 
 def _only_passes_on(flow: Flow) -> bool:

@@ -231,8 +231,16 @@ class Program(Struct):
                 self._attributes.setdefault(assign.target.attr, []).append(scope)
         self._use(sorted(scope.attribute_names))
         for inner in (one for found in scope.inner.values() for one in found):
-            if inner.kind == "function" and inner.name != MAIN and self._is_registered(inner):
+            if inner.kind == "function" and inner.name != MAIN and self._is_called(inner, scope):
                 self._add(inner)
+
+    def _is_called(self, inner: Scope, scope: Scope) -> bool:
+        """Whether somebody else calls a function of a scope that is executed.
+
+        `__getattr__` of a module imports what the module is asked for.
+        """
+        is_asked = scope.kind == "module" and inner.name == "__getattr__"
+        return is_asked or self._is_registered(inner)
 
     @staticmethod
     def _imports(scope: Scope) -> Iterator[Import]:

@@ -217,8 +217,8 @@ def scope_of(path: str, tree: ast.Module) -> Scope:
 
 
 _WORDS = {
-    "thread_id", "last-event-id", "Last-Event-ID", "text/event-stream", "last_event_id",
-    "Last-Event-Id",
+    "thread_id", "configurable", "last-event-id", "Last-Event-ID", "text/event-stream",
+    "last_event_id", "Last-Event-Id",
 }  # fmt: skip
 _EXITS = {"exit", "_exit", "quit", "abort"}
 

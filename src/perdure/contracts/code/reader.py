@@ -163,7 +163,9 @@ def facts_of(flow: Flow, sites: Sites, *, on_platform: bool) -> CodeFacts:
     return CodeFacts(
         entry=(),
         sites=with_refilled(flow, (*known, *histories.sites)),
-        uses_threads=_marks.uses_threads(flow, has_graphs=bool(sites.bound) or on_platform),
+        uses_threads=_marks.uses_threads(
+            flow, has_graphs=bool(sites.bound) or on_platform, on_platform=on_platform
+        ),
         has_steps=_marks.has_steps(flow),
         outlives=lasting,
         bare_run=bare,
