@@ -60,7 +60,19 @@ def found(tmp_path, text: str, app: str = APP, **files: str) -> dict[Contract, F
     return {one.contract: one for one in report.roots[0].findings if one.service == "api"}
 
 
-@pytest.mark.parametrize("image", ["redis:7", "redis:7-alpine", "redis:6.2", "docker.io/redis:7.4"])
+@pytest.mark.parametrize(
+    "image",
+    [
+        "redis:7",
+        "redis:7-alpine",
+        "redis:6.2",
+        "docker.io/redis:7.4",
+        "redis:7@sha256:abcd",
+        "redis@sha256:abcd",
+        "public.ecr.aws/docker/library/redis:7",
+        "valkey/valkey:8",
+    ],
+)
 def test_a_saver_in_a_redis_without_modules_holds_nothing(tmp_path, image):
     for one in found(tmp_path, compose(image)).values():
         assert one.verdict is Verdict.UNDECIDED
@@ -73,6 +85,9 @@ def test_a_saver_in_a_redis_without_modules_holds_nothing(tmp_path, image):
     [
         ("redis:8", ""),
         ("redis", ""),
+        ("redis:8@sha256:abcd", ""),
+        ("public.ecr.aws/docker/library/redis:8", ""),
+        ("valkey/valkey-bundle:8", ""),
         ("redis/redis-stack-server:7.4.0-v0", ""),
         ("redis:7", "    command: redis-server --loadmodule /opt/redisearch.so"),
     ],
@@ -94,6 +109,8 @@ def test_a_saver_of_the_project_needs_no_modules(tmp_path):
     [
         ('redis-server --save "" --appendonly no', Verdict.VIOLATED),
         ('redis-server --save ""', Verdict.VIOLATED),
+        ('["--save", "", "--appendonly", "no"]', Verdict.VIOLATED),
+        ('["--save", "", "--appendonly", "yes"]', Verdict.HELD),
         ('redis-server --save "" --appendonly yes', Verdict.HELD),
         ("redis-server --appendonly no", Verdict.HELD),
         ('redis-server /etc/redis.conf --save ""', Verdict.HELD),

@@ -186,8 +186,8 @@ def without_modules_of(root: Root, site: Site) -> Outcome | None:
     found = outcome_of(
         site,
         Verdict.UNDECIDED,
-        f"{name_of(site)} needs RediSearch and RedisJSON, and {image} of {redis.name} comes "
-        "without them, so that it can't be set up there",
+        f"{name_of(site)} needs RediSearch and RedisJSON to be set up, and {image} of "
+        f"{redis.name} is not known to bring them",
         question=(
             f"Does {redis.name} load RediSearch and RedisJSON? Redis 8 and Redis Stack have them."
         ),

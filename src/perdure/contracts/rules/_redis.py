@@ -4,8 +4,14 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.deployment.facts import Process, Service
 from perdure.contracts.evidence import Evidence
 
-_PLAIN = regex(r"^(?:docker\.io/)?(?:library/)?redis:v?(\d{1,2})(?:[.\-_]|$)")
-"""The official image with a version; from 8 on it brings the modules."""
+_PLAIN = regex(
+    r"^(?:docker\.io/|public\.ecr\.aws/docker/)?(?:library/)?redis(?::v?(\d{1,2})(?=[.\-_@]|$)|@)"
+)
+"""The official image with a version, or with a digest alone, of which nobody sees the version."""
+_VALKEY = regex(r"^(?:docker\.io/|public\.ecr\.aws/|ghcr\.io/)?valkey/valkey(?:[:@]|$)")
+"""Valkey without the modules that its bundle has."""
+_OFFICIAL = regex(r"^(?:docker\.io/|public\.ecr\.aws/docker/)?(?:library/)?redis(?:[:@]|$)")
+"""Images whose entrypoint puts the server before a command that begins with an option."""
 _MODULES_SINCE = 8
 
 
@@ -14,11 +20,14 @@ def without_modules(service: Service) -> bool:
 
     Another image, one that the project builds, and a command that loads a module may have them.
     """
-    found = _PLAIN.match(service.image.reference or "")
-    if found is None or service.image.dockerfile is not None:
+    reference = service.image.reference or ""
+    found = _PLAIN.match(reference)
+    if service.image.dockerfile is not None or not (found or _VALKEY.match(reference)):
+        return False
+    if found is not None and found[1] is not None and int(found[1]) >= _MODULES_SINCE:
         return False
     words = [word for process in _processes(service) for word in process.argv]
-    return int(found[1]) < _MODULES_SINCE and not any("loadmodule" in word for word in words)
+    return not any("loadmodule" in word for word in words)
 
 
 def writes_nothing(service: Service) -> tuple[Evidence, ...]:
@@ -28,11 +37,21 @@ def writes_nothing(service: Service) -> tuple[Evidence, ...]:
     """
     for process in _processes(service):
         words = [word.lower() for word in process.argv]
-        if process.program != "redis-server" or any(word.endswith(".conf") for word in words):
+        if not _serves(process, service) or any(word.endswith(".conf") for word in words):
             continue
         if _given(words, "--save") in {"", '""', "''"} and _given(words, "--appendonly") != "yes":
             return process.evidence[-1:]
     return ()
+
+
+def _serves(process: Process, service: Service) -> bool:
+    """Whether a process is the server: named, or put there by the official image's entrypoint."""
+    if process.program in {"redis-server", "valkey-server"}:
+        return True
+    reference = service.image.reference or ""
+    is_official = _OFFICIAL.match(reference) or _VALKEY.match(reference)
+    options = process.argv[:1] and process.argv[0].startswith("-")
+    return bool(options and is_official and service.image.dockerfile is None)
 
 
 def _processes(service: Service) -> tuple[Process, ...]:
