@@ -48,6 +48,12 @@ _TITLE_MAX = 5_000
 _TITLE_WORDS_MAX = 5
 _NAMED_IN = regex(r"^([^/]+/){0,3}(pyproject\.toml|Chart\.yaml)$")
 
+_SHORT = 3
+"""Letters of a name that may be within any other word."""
+
+_KINDS = _UNTOLD | {"a", "an", "demo", "example", "of", "project", "the"}
+"""Words of a heading or an image that say what a thing is, beside its name."""
+
 _Found = tuple[str, Evidence, str | None]
 """A Dockerfile, why it is the one, and the stage that is built."""
 
@@ -173,17 +179,31 @@ class Builds:
         return _is_unowned(reference) and (beside, dockerfile) not in self._claimed
 
     def _is_named_like_project(self, reference: str) -> bool:
-        _, name, _ = parts(reference)
-        words = _words(name) - _UNTOLD
-        if words and words <= self._project_words:
-            return True
-        bare = re.sub(r"[^a-z0-9]", "", name)
-        own = re.sub(r"[^a-z0-9]", "", self._title)
-        return len(bare) > 3 and bare in own  # noqa: PLR2004
+        """Whether an image is called as the project is.
+
+        Projects are titled after what they extend, too: an image with an owner of its own has to
+        have a whole name of the project, and all of it where the owner has the image's name.
+        """
+        owner, name, _ = parts(reference)
+        bare = _joined(name)
+        if _is_unowned(reference):
+            words = _words(name) - _UNTOLD
+            is_named = bool(words) and words <= self._project_words
+            return is_named or (len(bare) > _SHORT and bare in _joined(self._title))
+        if _joined(owner.rpartition("/")[2]).startswith(bare):
+            return bare in {_joined(each) for each in self._project_names}
+        core = _core(name)
+        return bool(core) and core in {_core(each) for each in self._project_names}
 
     @cached_property
     def _project_words(self) -> set[str]:
-        """The words of the names that the project has: of its README, its packages, its charts.
+        """The words of the names that the project has."""
+        joined = {_joined(name) for name in self._project_names}
+        return joined.union(*(_words(name) for name in self._project_names)) - {""}
+
+    @cached_property
+    def _project_names(self) -> list[str]:
+        """The names that the project has: of its README, its packages, its charts.
 
         Not the folder's: a clone may have any name.
         """
@@ -191,9 +211,8 @@ class Builds:
         files = [path for path in self._project.paths if _NAMED_IN.search(path)]
         for path in files[:_NAMES_MAX]:
             found = _PROJECT_NAME.search(self._project.read(path) or "")
-            names += [found.group(1)] if found is not None else []
-        joined = {re.sub(r"[^a-z0-9]", "", name.lower()) for name in names}
-        return joined.union(*(_words(name) for name in names)) - {""}
+            names += [found.group(1).lower()] if found is not None else []
+        return names
 
     @cached_property
     def _title(self) -> str:
@@ -275,6 +294,15 @@ def _likest(paths: list[str], words: set[str]) -> list[str]:
     """Return the Dockerfiles that share most words with an image, if they share more than one."""
     most = max((len(_own_words(path) & words) for path in paths), default=0)
     return [path for path in paths if most == 1 or len(_own_words(path) & words) == most]
+
+
+def _joined(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _core(name: str) -> str:
+    """Return a name in one word, without those that say only what it is."""
+    return "".join(word for word in re.split(r"[^a-z0-9]+", name.lower()) if word not in _KINDS)
 
 
 def _words(name: str) -> set[str]:
