@@ -13,6 +13,7 @@ from perdure.contracts._answers import answerable
 from perdure.contracts._defended import defended
 from perdure.contracts._elsewhere import OF_SERVERS, about_elsewhere
 from perdure.contracts._ignoring import Ignores
+from perdure.contracts._patterns import regex
 from perdure.contracts._secrets import without_secrets
 from perdure.contracts._subjects import deployed, judged_roots
 from perdure.contracts._words import Words, is_fact, settings_of, wrong_values
@@ -189,8 +190,15 @@ def _refuse_unknown(project: Project, assume: Mapping[str, str], roots: tuple[Ro
 
 
 def _name_unbuilt(project: Project, judged: list[tuple[Root, tuple[Service, ...]]]) -> None:
-    """Remember deployments of which nothing is judged, although not all is databases and tools."""
+    """Remember deployments of which nothing is judged, although not all is databases and tools.
+
+    And services whose images only variables name: one who says these has them judged.
+    """
     for root, services in judged:
+        for each in root.services:
+            told = _unsaid_image(each) if each not in services else None
+            if told is not None:
+                project.not_read(root.root, *told)
         unknown = [
             each.image.reference
             for each in root.services
@@ -201,6 +209,29 @@ def _name_unbuilt(project: Project, judged: list[tuple[Root, tuple[Service, ...]
             shown = ", ".join(each[:80] for each in named[:NAMED_MAX])
             reason = f"nothing here builds its images ({shown}), so that it is not judged"
             project.not_read(root.root, reason)
+
+
+def _unsaid_image(service: Service) -> tuple[str, int] | None:
+    """Return why a service is not judged whose image has variables in its name, and where."""
+    image = service.image
+    if image.reference or image.dockerfile or image.catalog or service.start or not image.evidence:
+        return None
+    here = image.evidence[0]
+    reference = here.note.partition("image: ")[2]
+    name = _TAG.sub("", reference)
+    unsaid = list(dict.fromkeys(_VARIABLE.findall(name)))
+    if not unsaid:
+        return None
+    shown = ", ".join(unsaid[:NAMED_MAX])
+    reason = (
+        f"service {service.name!r} is not judged, as no file says {shown} of its image "
+        f"{reference[:80]}: --assume {unsaid[0]}=VALUE says it"
+    )
+    return reason, here.line
+
+
+_VARIABLE = regex(r"\$\{?(\w{1,80})")
+_TAG = regex(r":[^/}]{0,200}$")
 
 
 def _nothing_of_ours(project: Project, roots: tuple[Root, ...]) -> NothingToCheck:

@@ -143,3 +143,26 @@ def test_python_of_an_image_that_is_known_without_it_is_judged(tmp_path):
     given = {"Dockerfile": alpine, "other_dot_Dockerfile": DOCKERFILE}
     folder = project(tmp_path, compose_dot_yaml=two, **given)
     assert findings(folder, "api")[Contract.R2].verdict is Verdict.HELD
+
+
+@pytest.mark.parametrize(
+    ("image", "named"),
+    [
+        ("ghcr.io/${OWNER}/api:latest", "OWNER"),
+        ("ghcr.io/acme/api:${TAG:-latest}", None),
+        ("postgres:${PG_VERSION}", None),
+    ],
+)
+def test_an_image_that_only_variables_name_is_not_left_out_in_silence(tmp_path, image, named):
+    where = project(
+        tmp_path,
+        compose_dot_yaml="services:\n  api:\n    build: .\n",
+        prod__compose_dot_yaml=f"services:\n  api:\n    image: {image}\n    restart: always\n",
+        Dockerfile="FROM python:3.12-slim\nCMD uvicorn main:app\n",
+        worker__Dockerfile="FROM python:3.12-slim\nCMD uvicorn main:app\n",
+        main_dot_py="from fastapi import FastAPI\napp = FastAPI()\n",
+    )
+    reasons = [one for one in check(where).unread if "is not judged, as no file says" in one.reason]
+    assert [(one.file, one.line) for one in reasons] == ([("prod/compose.yaml", 3)] * bool(named))
+    if named is not None:
+        assert f"--assume {named}=VALUE" in reasons[0].reason
