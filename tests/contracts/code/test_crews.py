@@ -42,32 +42,94 @@ WAYS = {
 }
 
 
+SEVERAL = "tasks=[tasks[0], tasks[1]]"
+
+
+def judged(read, text, *argv):
+    code = read({"app.py": text}, *argv)
+    return _progress.judge(service_of(argv or ("uvicorn", "app:app")), code, ROOT).verdict
+
+
 @pytest.mark.parametrize(
     ("way", "tasks", "verdict"),
     [
-        ("request", "tasks=tasks", Verdict.NOT_APPLICABLE),
-        ("background", "tasks=tasks", Verdict.VIOLATED),
+        ("request", SEVERAL, Verdict.NOT_APPLICABLE),
+        ("background", SEVERAL, Verdict.VIOLATED),
         ("background", "tasks=[tasks[0]]", Verdict.NOT_APPLICABLE),
-        ("background", "tasks=tasks, task_callback=note", Verdict.NOT_APPLICABLE),
-        ("keeps steps", "tasks=tasks", Verdict.UNDECIDED),
+        ("background", "tasks=tasks", Verdict.UNDECIDED),
+        ("background", SEVERAL + ", step_callback=None", Verdict.VIOLATED),
+        ("background", SEVERAL + ", task_callback=note", Verdict.UNDECIDED),
+        ("background", SEVERAL + ", **given", Verdict.UNDECIDED),
+        ("keeps steps", SEVERAL, Verdict.UNDECIDED),
     ],
 )
 def test_a_crew_that_no_request_waits_for_keeps_nothing(read, way, tasks, verdict):
-    code = read({"app.py": HEAD.format(tasks=tasks) + dedent(WAYS[way])})
-    assert _progress.judge(service_of(("uvicorn", "app:app")), code, ROOT).verdict is verdict
+    assert judged(read, HEAD.format(tasks=tasks) + dedent(WAYS[way])) is verdict
 
 
-def test_a_worker_has_no_requests_that_wait(read):
-    work = dedent(
-        """
-        from arq.worker import run_worker
-        async def one(ctx, given):
-            return await work([], given)
-        class WorkerSettings:
-            functions = [one]
-        run_worker(WorkerSettings)
-        """
-    )
-    code = read({"app.py": HEAD.format(tasks="tasks=tasks") + work}, "python", "app.py")
-    found = _progress.judge(service_of(("python", "app.py")), code, ROOT)
-    assert found.verdict is Verdict.VIOLATED
+@pytest.mark.parametrize(
+    "keeps",
+    [
+        "first = Task(description='a', output_file='a.md')",
+        "def watch(crew):\n    crew.task_callback = note\nwatch(made([], []))",
+        "@persist\nclass Steps(Flow): ...\nSteps()",
+    ],
+)
+def test_what_crews_write_down_is_a_question(read, keeps):
+    text = HEAD.format(tasks=SEVERAL) + dedent(WAYS["background"]) + keeps + "\n"
+    assert judged(read, text) is Verdict.UNDECIDED
+
+
+OTHER = """
+def small(agents, tasks):
+    return Crew(agents=agents, tasks=[tasks[0]])
+class Own:
+    def kickoff(self): ...
+def note(agents, tasks):
+    {run}.kickoff()
+@app.post("/")
+def post(given: dict, background: BackgroundTasks):
+    background.add_task(note, [], given)
+@app.post("/now")
+def now(given: dict):
+    return made([], given).kickoff()
+"""
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict"),
+    [
+        ("made(agents, tasks)", Verdict.VIOLATED),
+        ("small(agents, tasks)", Verdict.NOT_APPLICABLE),
+        ("Own()", Verdict.UNDECIDED),
+    ],
+)
+def test_it_counts_which_crew_is_run(read, run, verdict):
+    text = HEAD.format(tasks=SEVERAL) + OTHER.format(run=run)
+    assert judged(read, text) is verdict
+
+
+ARQ = """
+from arq.worker import run_worker
+async def one(ctx, given):
+    return await work([], given)
+class WorkerSettings:
+    functions = [one]
+run_worker(WorkerSettings)
+"""
+TOOL = """
+from mcp.server.fastmcp import FastMCP
+server = FastMCP("a")
+@server.tool()
+def ask(given: dict):
+    return made([], given).kickoff()
+server.run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict"), [(ARQ, Verdict.VIOLATED), (TOOL, Verdict.UNDECIDED)]
+)
+def test_only_a_worker_surely_has_no_requests_that_wait(read, program, verdict):
+    text = HEAD.format(tasks=SEVERAL) + program
+    assert judged(read, text, "python", "app.py") is verdict

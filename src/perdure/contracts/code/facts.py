@@ -142,6 +142,8 @@ class CodeFacts(Struct, frozen=True, kw_only=True):
     """A graph with several nodes or a loop, served: what makes R3 apply."""
     outlives: tuple[Evidence, ...] = ()
     """A run that goes on without a request that waits for it, as far as one was seen."""
+    outlives_surely: tuple[Evidence, ...] = ()
+    """Such a run that is surely not waited for, nor writes down what its steps give."""
     own_steps: tuple[Evidence, ...] = ()
     """Where code writes steps down itself, and where it goes on from them."""
     unsaved: tuple[Evidence, ...] = ()
@@ -150,6 +152,8 @@ class CodeFacts(Struct, frozen=True, kw_only=True):
     """Graphs that surely have no saver, what begins a run of one, and the run."""
     crew_run: tuple[Evidence, ...] = ()
     """A crew of several tasks, what begins it, and where it is run to its end."""
+    crew_question: str | None = None
+    """What is open of that crew, if something is."""
     durability: Known[str] | None = None
     """`sync`, `async`, `exit`."""
     degrades: tuple[Degrade, ...] = ()

@@ -23,7 +23,7 @@ from perdure.contracts.code._layout import Layout
 from perdure.contracts.code._leases import leases_of
 from perdure.contracts.code._migrations import migrations_of
 from perdure.contracts.code._modules import Modules
-from perdure.contracts.code._outliving import outliving
+from perdure.contracts.code._outliving import outliving, surely_outliving
 from perdure.contracts.code._own_steps import own_steps, unsaved_runs
 from perdure.contracts.code._program import Module, Program
 from perdure.contracts.code._queued import (
@@ -168,9 +168,11 @@ def facts_of(flow: Flow, sites: Sites, *, on_platform: bool) -> CodeFacts:
         ),
         has_steps=_marks.has_steps(flow),
         outlives=lasting,
+        outlives_surely=surely_outliving(flow) if lasting else (),
         bare_run=bare,
-        crew_run=(crew := crew_run(flow)),
-        own_steps=own_steps(flow) if lasting or bare or crew else (),
+        crew_run=(crew := crew_run(flow)).steps,
+        crew_question=crew.question,
+        own_steps=own_steps(flow) if lasting or bare or crew.steps else (),
         unsaved=unsaved_runs(flow, sites),
         durability=_marks.durability(flow),
         degrades=(*degrades, *histories.degrades),

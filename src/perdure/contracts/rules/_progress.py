@@ -23,7 +23,7 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
             summary="langgraph-api saves every step",
             evidence=platform_evidence(service),
         )
-    if code.crew_run:
+    if code.crew_run and not (code.crew_question and code.has_steps):
         return _crew(begun, code)
     if not code.has_steps:
         return replace(begun, summary="no graph of several steps is served here")
@@ -71,6 +71,15 @@ def _crew(begun: Finding, code: CodeFacts) -> Finding:
     """Judge a crew, whose tasks hand on what they did in memory."""
     if code.own_steps:
         return _by_itself(begun, replace(code, bare_run=code.crew_run))
+    if code.crew_question is not None:
+        return replace(
+            begun,
+            verdict=Verdict.UNDECIDED,
+            confidence=Confidence.INFERRED,
+            summary="a crew keeps what its tasks did in memory until all of it is done",
+            evidence=code.crew_run,
+            question=code.crew_question,
+        )
     return replace(
         begun,
         verdict=Verdict.VIOLATED,
@@ -94,8 +103,10 @@ def _lost(begun: Finding, code: CodeFacts, lost: list[Site]) -> Finding:
         )
     if bare and code.outlives and code.own_steps:
         return _by_itself(begun, code, bare[0])
-    if code.outlives and (bare or not code.own_steps):
-        return _violated(begun, code, (bare or lost)[0])
+    if bare and code.outlives:
+        return _violated(begun, code, bare[0])
+    if code.outlives_surely and not code.own_steps:
+        return _violated(begun, replace(code, outlives=code.outlives_surely), lost[0])
     return _within(begun, code, lost[0])
 
 
