@@ -231,7 +231,7 @@ def _unsaid_image(service: Service) -> tuple[str, int] | None:
 
 
 _VARIABLE = regex(r"\$\{?(\w{1,80})")
-_TAG = regex(r":[^/}]{0,200}$")
+_TAG = regex(r":[^/]{0,200}$")
 
 
 def _nothing_of_ours(project: Project, roots: tuple[Root, ...]) -> NothingToCheck:
