@@ -89,6 +89,7 @@ NOT_KEPT = {
         """,
 }
 PAUSED = """
+    from openai import AsyncOpenAI
     pending_approvals = {}
     async def run(call):
         event = asyncio.Event()
@@ -96,7 +97,7 @@ PAUSED = """
         await event.wait()
     @app.post("/chat")
     async def chat(call):
-        return await run(call)
+        asyncio.create_task(run(call))
     @app.post("/approve/{id}")
     async def approve(id: str):
         pending_approvals[id]["event"].set()

@@ -1,4 +1,7 @@
-"""Runs that wait in the memory of the process until another request lets them go on."""
+"""Runs that wait in the memory of the process until another request lets them go on.
+
+Size: a small project for each shape, and for each neighbour of it.
+"""
 
 import re
 from textwrap import dedent
@@ -14,6 +17,15 @@ from fastapi import FastAPI
 app = FastAPI()
 """
 WAITS = {
+    "a future that is bound and put at once": """
+        open_questions = {}
+        async def ask_person(key):
+            answer = open_questions[key] = asyncio.get_running_loop().create_future()
+            return await answer
+        @app.post("/answers/{key}")
+        async def reply(key: str, text: str):
+            open_questions.pop(key).set_result(text)
+        """,
     "a future of a module": """
         open_questions: dict[str, asyncio.Future] = {}
         async def ask_person(text):
@@ -105,47 +117,6 @@ WAITS = {
         async def reply(thread: str, text: str):
             await human_replies[thread].put(text)
         """,
-    "looking again": """
-        confirmations = {}
-        async def confirm(key):
-            confirmations[key] = {"status": "open"}
-            while confirmations[key]["status"] == "open":
-                await asyncio.sleep(1)
-            return confirmations[key]["status"]
-        @app.post("/confirm/{key}")
-        async def set_confirmation(key: str, status: str):
-            entry = confirmations.get(key)
-            entry["status"] = status
-        """,
-    "an action that is kept": """
-        pending_actions = {}
-        @app.post("/chat")
-        async def chat(session: str, text: str):
-            action = await plan(text)
-            pending_actions[session] = action
-            return {"needs_approval": action}
-        @app.post("/approve/{session}")
-        async def approve(session: str):
-            return await execute(pending_actions.pop(session))
-        """,
-    "an entry that is approved": """
-        class Cases:
-            def __init__(self):
-                self._all = {}
-            def save(self, case):
-                self._all[case.id] = case
-            def get(self, case_id):
-                return self._all.get(case_id)
-        cases = Cases()
-        @app.post("/alerts")
-        async def alert(text: str):
-            cases.save(await investigate(text))
-        @app.post("/cases/{case_id}/approve")
-        async def approve(case_id: str):
-            case = cases.get(case_id)
-            case.remedy.approved = True
-            return await carry_out(case)
-        """,
     "an entry that is handed on": """
         class Run:
             def __init__(self):
@@ -191,6 +162,121 @@ WAITS = {
         """,
 }
 OTHERS = {
+    "a copy of what a repository has": """
+        pending_actions = {}
+        @app.post("/orders")
+        async def create(key: str):
+            order = Order(key)
+            await repo.create(order)
+            pending_actions[key] = order
+        @app.post("/payments/confirm")
+        async def confirm(key: str):
+            return pending_actions.get(key) or await repo.get(key)
+        """,
+    "a copy that the route commits": """
+        class Cases:
+            def __init__(self):
+                self._all = {}
+            def get(self, session, key):
+                if key not in self._all:
+                    self._all[key] = load_case(key)
+                return self._all[key]
+        cases = Cases()
+        @app.post("/cases/{key}/approve")
+        async def approve(key: str, session=None):
+            case = cases.get(session, key)
+            case.approved_at = now()
+            session.commit()
+        """,
+    "a long poll, one function further": """
+        feedback = {}
+        async def wait(key):
+            event = feedback.setdefault(key, asyncio.Event())
+            await asyncio.wait_for(event.wait(), 25)
+        @app.get("/feedback/{key}")
+        async def poll(key: str):
+            return await wait(key)
+        @app.post("/feedback/{key}")
+        async def send_feedback(key: str):
+            feedback[key].set()
+        """,
+    "a stream, one function further": """
+        answers = {}
+        async def pull(key):
+            return await answers[key].get()
+        async def events(key):
+            while True:
+                yield await pull(key)
+        @app.get("/answers/{key}")
+        async def follow(key: str):
+            answers[key] = asyncio.Queue()
+            return StreamingResponse(events(key))
+        async def work(key, text):
+            async for part in agent.stream(text):
+                await answers[key].put(part)
+        @app.post("/question")
+        async def question(key: str, text: str):
+            await work(key, text)
+        """,
+    "jobs of a queue": """
+        review_queues = {}
+        async def consumer(tenant):
+            queue = review_queues.setdefault(tenant, asyncio.Queue())
+            while True:
+                await do(await queue.get())
+        @app.on_event("startup")
+        async def begin():
+            asyncio.create_task(consumer("a"))
+        @app.post("/reviews")
+        async def submit_review(tenant: str, text: str):
+            review_queues[tenant].put_nowait(text)
+        """,
+    "the first of those that ask the same": """
+        answers = {}
+        async def compute(key):
+            if key in answers:
+                return await answers[key]
+            answers[key] = asyncio.get_running_loop().create_future()
+        def publish(key, value):
+            answers.pop(key).set_result(value)
+        @app.post("/ask")
+        async def ask(key: str):
+            if await compute(key):
+                return
+            publish(key, await model(key))
+        """,
+    "a loop that is to end": """
+        class ReviewJob:
+            def __init__(self):
+                self.over = asyncio.Event()
+            async def loop(self):
+                while not self.over.is_set():
+                    try:
+                        await asyncio.wait_for(self.over.wait(), 5)
+                    except TimeoutError:
+                        await review_once()
+        review_jobs = {}
+        @app.post("/run")
+        async def begin(key: str):
+            job = ReviewJob()
+            review_jobs[key] = job
+            asyncio.create_task(job.loop())
+        @app.post("/reviews/{key}/review")
+        async def review(key: str):
+            review_jobs.pop(key).over.set()
+        """,
+    "rights and a life's record": """
+        permissions = {}
+        async def load(user):
+            permissions[user] = await ask_for(user)
+            return permissions[user]
+        @app.get("/me")
+        async def me(user: str):
+            return await load(user)
+        @app.get("/resume")
+        async def get_resume(user: str):
+            return permissions.get(user)
+        """,
     "tokens of a stream": """
         streams = {}
         async def run(key):
@@ -276,6 +362,74 @@ OTHERS = {
         """,
 }
 OPEN = {
+    "looking again": """
+        confirmations = {}
+        async def confirm(key):
+            confirmations[key] = {"status": "open"}
+            while confirmations[key]["status"] == "open":
+                await asyncio.sleep(1)
+            return confirmations[key]["status"]
+        @app.post("/confirm/{key}")
+        async def set_confirmation(key: str, status: str):
+            entry = confirmations.get(key)
+            entry["status"] = status
+        """,
+    "an action that is kept": """
+        pending_actions = {}
+        @app.post("/chat")
+        async def chat(session: str, text: str):
+            action = await plan(text)
+            pending_actions[session] = action
+            return {"needs_approval": action}
+        @app.post("/approve/{session}")
+        async def approve(session: str):
+            return await execute(pending_actions.pop(session))
+        """,
+    "an entry that is approved": """
+        class Cases:
+            def __init__(self):
+                self._all = {}
+            def save(self, case):
+                self._all[case.id] = case
+            def get(self, case_id):
+                return self._all.get(case_id)
+        cases = Cases()
+        @app.post("/alerts")
+        async def alert(text: str):
+            cases.save(await investigate(text))
+        @app.post("/cases/{case_id}/approve")
+        async def approve(case_id: str):
+            case = cases.get(case_id)
+            case.remedy.approved = True
+            return await carry_out(case)
+        """,
+    "a request that waits itself": """
+        answers = {}
+        class Bus:
+            async def request(self, key):
+                answers[key] = asyncio.get_running_loop().create_future()
+                await publish(key)
+                return await asyncio.wait_for(answers[key], 30)
+        bus = Bus()
+        @app.post("/ask")
+        async def ask(key: str):
+            return await bus.request(key)
+        @app.post("/webhooks/{key}")
+        async def answer(key: str, text: str):
+            answers[key].set_result(text)
+        """,
+    "a database that the route calls through another": """
+        consents = {}
+        async def ask(key):
+            consents[key] = asyncio.Event()
+            await consents[key].wait()
+        async def note(key):
+            await db.execute("UPDATE consents SET said = 1")
+        @app.post("/consents/{key}")
+        async def consent(key: str):
+            await note(key)
+            consents[key].set()
+        """,
     "rows of a repository": """
         decisions = {}
         async def ask(key):
@@ -320,8 +474,8 @@ OPEN = {
 }
 
 
-def paused(read, text):
-    files = {"app.py": HEAD + dedent(text), "desk.py": "decisions = {}\n"}
+def paused(read, text, imports="from openai import AsyncOpenAI\n"):
+    files = {"app.py": imports + HEAD + dedent(text), "desk.py": "decisions = {}\n"}
     steps = re.findall(r"^(?:async )?def (\w+)", dedent(text), re.MULTILINE)
     tools = f"agent = make_agent(tools=[{', '.join(steps)}])\n"
     files["app.py"] += tools
@@ -343,3 +497,8 @@ def test_what_no_person_lets_go_on_is_no_run_that_waits(read, way):
 def test_whether_it_is_kept_elsewhere_is_open(read, way):
     (site,) = paused(read, OPEN[way])
     assert (site.medium, site.is_served) == (Medium.MEMORY, None)
+
+
+@pytest.mark.parametrize("way", WAITS)
+def test_without_an_agent_or_a_model_nothing_is_said(read, way):
+    assert paused(read, WAITS[way], imports="") == []

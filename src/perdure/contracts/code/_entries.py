@@ -100,7 +100,7 @@ class Names:
                 value = awaited(one.value)
                 if value is not None and one.item is None and is_got(value, name):
                     self.entries.add(bound)
-        put = {
+        put = _bound_with(scope, stored(scope, name)) | {
             one.id
             for value in stored(scope, name)
             if value is not None
@@ -211,3 +211,13 @@ def by_method(item: Item, name: str, names: set[str]) -> Iterator[str]:
                     part = own(node.value)
                     if part and part in item.parts:
                         yield part
+
+
+def _bound_with(scope: Scope, values: Iterator[ast.expr | None]) -> set[str]:
+    """Return the names that a function binds to the very values that it puts somewhere."""
+    put = {id(one) for one in values if one is not None}
+    return {
+        name
+        for name, assigns in scope.assigns.items()
+        if any(id(one.value) in put for one in assigns)
+    }

@@ -12,7 +12,10 @@
 Three shapes: an event, future or queue by an id that a run waits for and a request sets; an entry
 that a run looks at again and again until a request changes it; and an action that is kept until a
 request for its approval takes it. What carries tokens to a client, or says that a run has begun,
-is done or is to stop, is none of them: names must tell of a person's say.
+is done or is to stop, is none of them: names must tell of a person's say. Only the first is sure,
+and only where an agent or model is used at all; the others are a question.
+
+Size: three shapes that share which functions are near a dict, and who calls them.
 """
 
 import ast
@@ -35,6 +38,15 @@ from perdure.contracts.code._entries import (
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import Kept, is_dict, site_of
 from perdure.contracts.code._program import last_name
+from perdure.contracts.code._said import (
+    Way,
+    is_stop_loop,
+    loops,
+    save_around,
+    saves,
+    uses_agents,
+    verb_of,
+)
 from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code._startup import is_route
 from perdure.contracts.code._values import Kind, argument
@@ -48,7 +60,11 @@ _OPEN = regex(r"(?i)pause|resum|pending|interrupt")
 """Names that may tell of a person's say, and of other things."""
 _OTHERS = regex(
     r"(?i)cancel|stop|abort|shutdown|kill|terminat|disconnect|done|finish|complete|ready|start|lock|"
-    r"cache|limit|stream|token|sse|progress|subscri|listener|client"
+    r"cache|limit|stream|token|sse|progress|subscri|listener|client|inflight|batch"
+)
+_ENDS = regex(
+    r"(?i)cancel|stop|abort|shutdown|kill|terminat|disconnect|quit|halt|remov|"
+    r"(^|[ _.])(end|exit)([ _.]|$)"
 )
 _LIBRARIES = ("asyncio", "threading", "anyio", "trio", "queue", "multiprocessing", "concurrent")
 _WAITED_ON = {"Event", "Future", "create_future", "Condition", "Queue", "SimpleQueue"}
@@ -65,12 +81,6 @@ _KEPT_FOR = regex(
 )
 _SAYS = regex(r"(?i)approv|confirm|reject|decide|decision|permission|resum")
 _APPROVES = regex(r"(?i)approv|reject")
-_SAVES = regex(
-    r"^(save|persist|commit|insert|upsert|setex|hset|put_item|rpush|lpush|save_\w+|persist_\w+|"
-    r"insert_\w+|store_\w+|flush\w*|insert_one|update_one|replace_one)$"
-)
-_TABLES = regex(r"(?i)repo|^db$|_db$|database|\bdao|_dao$|crud|collection|_table$")
-_WRITES = regex(r"^(create|update|add|set|mark|record|put)(_\w+)?$")
 _PLAIN = {"create_task", "ensure_future", "Lock", "Semaphore", "time", "now", "utcnow", "monotonic"}
 
 
@@ -81,14 +91,26 @@ class Waits:
         """Nothing is asked yet."""
         self.flow = flow
         self._interrupts: bool | None = None
+        self._agents: bool | None = None
         self._known: dict[int, list[tuple[Scope, Call]]] = {}
 
     def of(self, kept: Kept) -> Site | None:
         """Return the place of runs that wait by what a dict holds; `None` if none do."""
-        found = self._by_event(kept) or self._by_looking(kept) or self._until_said(kept)
-        if found is not None and any(self._saves(one) for one in kept.users):
-            return replace(found, is_served=None)
-        return found
+        found = self._by_event(kept)
+        if found is not None and any(saves(one) for one in kept.users):
+            found = replace(found, is_served=None)
+        if found is None:
+            found = self._by_looking(kept) or self._until_said(kept)
+            found = replace(found, is_served=None) if found is not None else None
+        return found if found is None or self._uses_agents() else None
+
+    def _uses_agents(self) -> bool:
+        if self._agents is None:
+            self._agents = uses_agents(self.flow)
+        return self._agents
+
+    def _way(self, scope: Scope) -> Way:
+        return Way(scope, self._callers, _is_begun)
 
     # ------------------------------------------------------------------------------- an event
 
@@ -111,7 +133,7 @@ class Waits:
                 if route is None or self._is_other(kept, item, (scope, setter, route), part):
                     continue
                 told = f"{_told(kept, part)} {setter.name} {route.name} {scope.name}"
-                is_sure = bool(_OF_PERSONS.search(told)) and not self._is_woken(scope, route)
+                is_sure = bool(_OF_PERSONS.search(told)) and not self._is_woken(scope, setter)
                 if not _OF_PERSONS.search(told) and (_is_socket(route) or not _OPEN.search(told)):
                     continue  # a call that a client answers, most likely
                 site = site_of(
@@ -136,9 +158,15 @@ class Waits:
                 made_of(self.flow, kept.variable.scope, called, item)
         return item
 
-    def _is_woken(self, waiting: Scope, route: Scope) -> bool:
+    def _is_woken(self, waiting: Scope, setter: Scope) -> bool:
         """Whether it may be that only a client waits: a graph that is interrupted keeps its run."""
-        return self._uses_interrupts() or _is_socket(route) or is_route(waiting)
+        waits, sets = self._way(waiting), self._way(setter)
+        return (
+            self._uses_interrupts()
+            or bool(waits.routes)
+            or any(_is_socket(one) or verb_of(one) == "get" for one in sets.routes)
+            or save_around(self.flow, (waiting, *sets.scopes))
+        )
 
     def _is_other(
         self, kept: Kept, item: Item, scopes: tuple[Scope, Scope, Scope], part: str
@@ -146,11 +174,22 @@ class Waits:
         """Whether it is no wait of a run: what is set there ends it, or hands on what it says."""
         waiting, setter, route = scopes
         told = f"{_told(kept, part)} {setter.name.rpartition('.')[2]}"
-        if _OTHERS.search(told) or _around(waiting) is _around(route):
+        if (
+            _OTHERS.search(told)
+            or _ENDS.search(f"{told} {route.name}")
+            or _around(waiting) is _around(route)
+        ):
+            return True
+        waits, sets = self._way(waiting), self._way(setter)
+        if waits.meets(sets) or waits.is_polled() or verb_of(route) == "delete":
+            return True
+        methods = [one for owner in item.owners for one in owner.all_inner()]
+        if is_stop_loop(waiting, "") or any(is_stop_loop(one, part) for one in methods if part):
             return True
         is_queue = "Queue" in item.parts[part]
         is_wide = not _OF_PERSONS.search(f"{_told(kept, part)} {route.name}")
-        return is_queue and (is_wide or waiting.yields or is_route(waiting))
+        is_taken = waits.is_streamed or waits.is_in_loop or bool(waits.routes)
+        return is_queue and (is_wide or is_taken or _takes(waiting))
 
     def _near(self, kept: Kept, item: Item) -> list[Scope]:
         """Return the functions that may wait or set: users, their callers, methods of entries."""
@@ -268,19 +307,6 @@ class Waits:
             )
         return self._interrupts
 
-    def _saves(self, scope: Scope) -> bool:
-        """Whether a function writes somewhere else, too."""
-        for call in scope.calls:
-            name = call.name
-            base = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
-            is_kept = base is not None and _TABLES.search(last_name(base))
-            if _SAVES.match(name) or (is_kept and _WRITES.match(name)):
-                return True
-            text = call.node.args[0] if call.node.args else None
-            if name == "execute" and isinstance(text, ast.Constant | ast.JoinedStr):
-                return True
-        return False
-
     # ------------------------------------------------------------------------------- by looking
 
     def _by_looking(self, kept: Kept) -> Site | None:
@@ -293,18 +319,17 @@ class Waits:
         for scope in kept.users:
             line = _changed_at(scope, kept.name)
             route = self._request(scope) if line and scope is not looks[0] else None
-            if line is None or route is None:
+            if line is None or route is None or self._way(looks[0]).meets(self._way(scope)):
                 continue
             told = f"{kept.name} {scope.name.rpartition('.')[2]} {route.name}"
             if _OF_PERSONS.search(told) and not _OTHERS.search(told):
-                site = site_of(
+                return site_of(
                     self.flow,
                     kept,
                     Role.PAUSED,
                     (*looks, f"a run looks at {kept.name} until it may go on"),
                     (scope, line, "another request changes it"),
                 )
-                return replace(site, is_served=None) if self._uses_interrupts() else site
         return None
 
     # ----------------------------------------------------------------------------- until said
@@ -314,46 +339,48 @@ class Waits:
         if not _KEPT_FOR.search(kept.name):
             return self._approved(kept)
         puts = [(one, line) for one in kept.users if (line := _put_at(one, kept.name))]
-        if not puts:
+        if not puts or save_around(self.flow, kept.users):
             return None
         for scope in kept.users:
             line = _taken_at(scope, kept.name)
             route = self._request(scope) if line else None
             if line is None or route is None or scope is puts[0][0] or route is puts[0][0]:
                 continue
+            if verb_of(route) == "get" or save_around(self.flow, (route,)):
+                continue
             if _SAYS.search(f"{route.name} {scope.name.rpartition('.')[2]} {_paths(route)}"):
-                site = site_of(
+                return site_of(
                     self.flow,
                     kept,
                     Role.PAUSED,
                     (*puts[0], f"what waits for a person is kept in {kept.name}"),
                     (scope, line, "another request takes it from there"),
                 )
-                return replace(site, is_served=None) if self._uses_interrupts() else site
         return None
 
     def _approved(self, kept: Kept) -> Site | None:
         """Find what a request takes out of a dict to approve it: it says so in the entry itself."""
         puts = [(one, line) for one in kept.users if (line := _put_at(one, kept.name))]
-        if not puts:
+        if not puts or save_around(self.flow, kept.users):
             return None
         for user in kept.users:
             for route, _call in self._callers(user) if user.results else ():
                 path = f"{route.name} {_paths(route)}"
-                if not is_route(route) or not _APPROVES.search(path):
+                if not is_route(route) or not _APPROVES.search(path) or verb_of(route) == "get":
+                    continue
+                if save_around(self.flow, (route,)):
                     continue
                 entries = self._given_by(route, kept)
                 for assign in route.attributes:
                     said = last_name(assign.target)
                     if _root(assign.target) in entries and _APPROVES.search(said):
-                        site = site_of(
+                        return site_of(
                             self.flow,
                             kept,
                             Role.PAUSED,
                             (*puts[0], f"what waits for a person is kept in {kept.name}"),
                             (route, assign.line, "a request approves it there"),
                         )
-                        return replace(site, is_served=None) if self._uses_interrupts() else site
         return None
 
 
@@ -378,6 +405,11 @@ def _at(scope: Scope, here: Names, item: Item, verbs: set[str]) -> Iterator[tupl
             part = next(by_method(item, node.attr, verbs), None)
         if part is not None and isinstance(node, ast.expr):
             yield node.lineno, part
+
+
+def _takes(scope: Scope) -> bool:
+    """Whether a function takes one thing after the other out of a queue."""
+    return any(isinstance(one, ast.Attribute) and one.attr == "get" for one in loops(scope))
 
 
 def _told(kept: Kept, part: str) -> str:
