@@ -109,6 +109,30 @@ def test_it_counts_which_crew_is_run(read, run, verdict):
     assert judged(read, text) is verdict
 
 
+GROWN = """
+def several(agents, given):
+    found = []
+    for one in given:
+        found.append(one)
+    LAST
+    return Crew(agents=agents, tasks=found)
+async def run(crew):
+    return await asyncio.to_thread(crew.kickoff)
+@app.post("/")
+def post(given: dict, background: BackgroundTasks):
+    background.add_task(run, several([], given))
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"),
+    [("found.append(given)", Verdict.VIOLATED), ("", Verdict.UNDECIDED)],
+)
+def test_the_only_crew_there_is_is_the_one_that_is_run(read, last, verdict):
+    head = HEAD.split("def made", maxsplit=1)[0]
+    assert judged(read, head + GROWN.replace("LAST", last)) is verdict
+
+
 ARQ = """
 from arq.worker import run_worker
 async def one(ctx, given):

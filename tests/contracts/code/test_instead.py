@@ -106,7 +106,91 @@ HELD = {
             return await assistant.ask(text)
         """,
 }
+OPEN = {
+    "a memory with a store of its own": """
+        store = PostgresChatStore.from_uri("postgresql://db/x")
+        engines = {}
+        @app.post("/chat")
+        async def chat(session_id: str, text: str):
+            if session_id not in engines:
+                memory = ChatMemoryBuffer.from_defaults(token_limit=3000, chat_store=store)
+                engines[session_id] = index.as_chat_engine(chat_mode="context", memory=memory)
+            return await engines[session_id].achat(text)
+        """,
+    "an agent that is filled": """
+        class Assistant:
+            def __init__(self, session_id):
+                self.history = load_messages(session_id)
+            async def ask(self, text):
+                self.history.append(text)
+                return await complete(self)
+        assistants = {}
+        @app.post("/chat")
+        async def chat(session_id: str, text: str):
+            assistant = assistants.setdefault(session_id, Assistant(session_id))
+            return await assistant.ask(text)
+        """,
+    "read through": """
+        histories = {}
+        @app.post("/chat")
+        async def chat(session_id: str, text: str):
+            if session_id not in histories:
+                histories[session_id] = await repository.messages(session_id)
+            histories[session_id].append({"role": "user", "content": text})
+            return await model.ainvoke(histories[session_id])
+        """,
+    "a store that asks another one first": """
+        class Store:
+            def __init__(self, backend=None):
+                self._kept = {}
+                self._backend = backend
+            def messages(self, session_id):
+                if self._backend:
+                    return self._backend.read(session_id)
+                return self._kept.get(session_id, [])
+            def add(self, session_id, message):
+                self._kept.setdefault(session_id, []).append(message)
+        store = Store(backend=Files("/data"))
+        @app.post("/chat")
+        async def chat(session_id: str, text: str):
+            messages = [*store.messages(session_id), {"role": "user", "content": text}]
+            store.add(session_id, await model.ainvoke(messages))
+        """,
+}
 FREE = {
+    "objects that note what went wrong": """
+        class Importer:
+            def __init__(self):
+                self.messages = []
+            def run(self, rows):
+                for row in rows:
+                    self.messages.append("bad row")
+                return self.messages
+        importers = {}
+        @app.post("/imports/{session_id}")
+        async def imports(session_id: str, rows: list):
+            importers[session_id] = Importer()
+            return importers[session_id].run(rows)
+        """,
+    "a store whose methods are all replaced": """
+        class Store:
+            def __init__(self):
+                self._kept = {}
+            def messages(self, session_id):
+                return self._kept.get(session_id, [])
+            def add(self, session_id, message):
+                self._kept.setdefault(session_id, []).append(message)
+        class Far(Store):
+            def messages(self, session_id):
+                return far.select(session_id)
+            def add(self, session_id, message):
+                far.put(session_id, message)
+        store = Far()
+        @app.post("/chat")
+        async def chat(session_id: str, text: str):
+            messages = [*store.messages(session_id), {"role": "user", "content": text}]
+            store.add(session_id, await model.ainvoke(messages))
+        """,
     "an engine without a memory": """
         engines = {}
         @app.post("/ask")
@@ -135,6 +219,28 @@ def test_objects_that_hold_their_conversation_are_lost_with_the_process(read, wa
     assert [(one.role, one.medium, one.is_served) for one in found] == [
         (Role.HISTORY, Medium.MEMORY, True)
     ]
+
+
+@pytest.mark.parametrize("way", OPEN)
+def test_a_conversation_that_may_be_kept_elsewhere_is_a_question(read, way):
+    found = read({"app.py": HEAD + dedent(OPEN[way])}).sites
+    assert [(one.role, one.medium, one.is_served) for one in found] == [
+        (Role.HISTORY, Medium.MEMORY, None)
+    ]
+
+
+def test_a_store_in_memory_that_a_memory_is_given_is_one(read):
+    text = OPEN["a memory with a store of its own"].replace(
+        'PostgresChatStore.from_uri("postgresql://db/x")', "SimpleChatStore()"
+    )
+    assert [one.is_served for one in read({"app.py": HEAD + dedent(text)}).sites] == [True]
+
+
+def test_a_store_whose_methods_are_replaced_elsewhere_counts(read):
+    text = FREE["a store whose methods are all replaced"].replace(
+        "store = Far()", "store = Store()"
+    )
+    assert [one.is_served for one in read({"app.py": HEAD + dedent(text)}).sites] == [True]
 
 
 @pytest.mark.parametrize("way", FREE)

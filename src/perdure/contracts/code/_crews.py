@@ -54,9 +54,12 @@ def crew_run(flow: Flow) -> CrewRun:
     crews = {id(one.call.node): one for one in _crews(flow) if one.is_several is not False}
     if not crews:
         return CrewRun()
+    only = _only(flow, list(crews.values()))
     first = CrewRun()
     for run, begun in _runs(flow):
-        known = _made_at(flow.program, run.scope, run.node.value)
+        known = _made_at(flow.program, run.scope, run.node.value) or (
+            only if "crew" in last_name(run.node.value).lower() else None
+        )
         crew = crews.get(id(known)) if known is not None else None
         if crew is None and known is not None:
             continue  # another crew, of one task
@@ -68,6 +71,15 @@ def crew_run(flow: Flow) -> CrewRun:
             return found
         first = first if first.steps else found
     return first
+
+
+def _only(flow: Flow, crews: list[_Crew]) -> ast.Call | None:
+    """Return the crew of a program in which nothing else has a `kickoff`."""
+    live = flow.program.live
+    makers = sum(len(scope.called_as({"Crew"})) for scope in live)
+    others = any(flow.program.methods_named(name) for name in _STARTS)
+    flows = any("Flow" in scope.imports for scope in live)
+    return crews[0].call.node if makers == len(crews) == 1 and not others and not flows else None
 
 
 class _Run(Struct, frozen=True):
@@ -159,17 +171,35 @@ def _has_several(flow: Flow, scope: Scope, call: Call) -> bool | None:
         case ast.Name(id=name):
             assigns = scope.assigns.get(name, [])
             value = assigns[0].value if len(assigns) == 1 else None
-            grows = any(
-                isinstance(one.node.func, ast.Attribute)
-                and isinstance(one.node.func.value, ast.Name)
-                and one.node.func.value.id == name
-                for one in scope.calls
-            )
-            if isinstance(value, ast.List) and not grows:
-                return _many(value.elts)
-            if isinstance(value, ast.List) and len(value.elts) >= _SEVERAL:
-                return True
+            if isinstance(value, ast.List):
+                grown = _grown(scope, name)
+                many = _many(value.elts)
+                return many if grown == 0 else many or grown >= _SEVERAL or None
     return None
+
+
+def _grown(scope: Scope, name: str) -> int:
+    """Return how many times a list is added to, as far as that is written: a loop is several."""
+    added = [
+        one.node
+        for one in scope.called_as({"append", "extend", "insert"})
+        if isinstance(one.node.func, ast.Attribute)
+        and isinstance(one.node.func.value, ast.Name)
+        and one.node.func.value.id == name
+    ]
+    looped = {
+        id(one)
+        for node in (walk(scope.node) if added else ())
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While)
+        for one in ast.walk(node)
+    }
+    once = sum(
+        not call.guards and id(call.node) not in looped
+        for call in scope.calls
+        if any(call.node is one for one in added)
+    )
+    in_loop = any(id(one) in looped for one in added)
+    return once + in_loop or min(len(added), 1)
 
 
 def _many(elements: list[ast.expr]) -> bool | None:

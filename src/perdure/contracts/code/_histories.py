@@ -14,9 +14,11 @@ from msgspec.structs import replace
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._beside import beside
+from perdure.contracts.code._elsewhere import classes_of, is_overridden, may_be_elsewhere
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._instead import with_instead
 from perdure.contracts.code._kept import Kept, dicts_of, is_dict, own, site_of
+from perdure.contracts.code._outliving import reached
 from perdure.contracts.code._own_files import files_of
 from perdure.contracts.code._own_tables import tables_of
 from perdure.contracts.code._program import last_name
@@ -42,6 +44,10 @@ _MESSAGES = regex(
 )
 _ASKS = regex(
     r"^(a?chat|a?stream_chat|a?predict|a?run|run_sync|a?invoke|a?kickoff|a?ask|send_message|respond)$"
+)
+_ANSWERS = regex(
+    r"(?i)^_*a?(chat|invoke|stream|generate|complete|completion|predict|run|ask|respond|answer|call)"
+    r"(_\w{1,40})?$"
 )
 _MEMORIES = {"memory", "chat_memory", "chat_history"}
 _GIVES = regex(r"(?i)(history|messages|transcript|conversation)$")
@@ -76,13 +82,16 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
         if paused is not None:
             found.append(paused)
             continue
+        if is_overridden(flow, kept):
+            continue
         seen, instead = with_instead(flow, kept, tables)
         told = _history(flow, sites, seen, speaking)
         degrades.extend(instead if told.sites else [])
         names_threads = any("thread_id" in one.words for one in kept.users)
         is_beside = bool(told.degrades) or len(told.sites) > 1
-        is_copy = not is_beside and (beside_it or (has_saver and names_threads))
-        # The thread, or the database, may keep the same conversation.
+        is_open = bool(told.sites) and may_be_elsewhere(flow, kept)
+        is_copy = not is_beside and (beside_it or is_open or (has_saver and names_threads))
+        # The thread, a database, or a store of its own may keep the same conversation.
         found.extend(replace(one, is_served=None) if is_copy else one for one in told.sites)
         degrades.extend(told.degrades)
         if len(found) >= limits.UNREACHABLE_MAX:
@@ -118,7 +127,7 @@ def _history(flow: Flow, sites: Sites, kept: Kept, speaking: Speaking) -> Histor
         is_near = is_far or kept.owner is None or scope in kept.users
         line = speaking.line(scope) if is_near else speaking.told(scope)
         if line is None and holds is not None and scope in kept.users:
-            line = _asked_at(scope, name)
+            line = _asked_at(scope, name) if _speak(flow, kept, speaking) else None
         if line is not None and (holds is not None or not _is_huge(scope)):
             site = site_of(
                 flow,
@@ -132,6 +141,33 @@ def _history(flow: Flow, sites: Sites, kept: Kept, speaking: Speaking) -> Histor
             other = beside(flow, sites, site, written)
             return Histories() if other is None else Histories(other.sites, other.degrades)
     return Histories()
+
+
+def _speak(flow: Flow, kept: Kept, speaking: Speaking) -> bool:
+    """Whether the project's own objects in a dict, if it has any, put messages before a model."""
+    owners = [one for one in classes_of(flow, kept) if _has_history(flow, one)]
+    return not owners or any(
+        speaking.line(one) is not None or _asks_with_history(one)
+        for owner in owners
+        for member in flow.program.family(owner)
+        for method in member.all_inner()
+        if method.kind == "function"
+        for one in reached(flow, method)
+    )
+
+
+def _asks_with_history(scope: Scope) -> bool:
+    """Whether a method hands its object's messages to what answers."""
+    return any(
+        _ANSWERS.match(call.name)
+        and any(
+            (isinstance(one, ast.Attribute) and _HISTORY.match(own(one).strip("_")))
+            or (isinstance(given, ast.Name) and given.id == "self")
+            for given in call.node.args
+            for one in ast.walk(given)
+        )
+        for call in scope.calls
+    )
 
 
 def _is_told(kept: Kept) -> bool:
