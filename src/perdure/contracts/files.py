@@ -132,6 +132,19 @@ class Project:
             self._texts[path] = self._read(path)
         return self._texts[path]
 
+    def glance(self, path: str) -> str:
+        """Return a text that is looked at in passing: not remembered, nor missed if it can't be."""
+        if path in self._texts:
+            return self._texts[path] or ""
+        found = self._file(path)
+        if found is None:
+            return ""
+        try:
+            with found.open("rb") as file:
+                return file.read(limits.FILE_BYTES_MAX).decode("utf-8", errors="replace")
+        except OSError:
+            return ""
+
     def mentions(self, name: str) -> bool:
         """Whether any file that was read has the name of a setting, or of a field that it sets.
 

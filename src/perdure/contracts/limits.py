@@ -42,6 +42,9 @@ HEAD_LINES_MAX = 60
 OVERLAY_CHARACTERS_MAX = 100_000
 """Characters of a README or Makefile in which commands of Compose are looked for."""
 
+OVERLAY_FILES_MAX = 400
+"""Files of a project in which commands are looked for that start one Compose file alone."""
+
 INCLUDES_MAX = 40
 """Compose files that one Compose file leads to, by include and extends."""
 

@@ -36,6 +36,14 @@ def loud(folder, files):
         {"README.md": f"Start it:\n\n    {BOTH}\n"},
         {"README.md": "docker compose -f docker-compose.yml \\\n  -f docker-compose.loud.yml up\n"},
         {"Makefile": f"up:\n\t{BOTH.replace('-f ', '--file ')}\n"},
+        {"README.md": f"{BOTH.replace('-f ', '-f')}\n"},
+        {"README.md": f"Plain: `docker compose up`. Loud: `{BOTH}`.\n"},
+        {"README.md": f"{BOTH}\n", "ci.yml": "run: docker compose -f docker-compose.yml up\n"},
+        {
+            "README.md": f"{BOTH}\n",
+            "up.sh": "docker compose -f other/docker-compose.loud.yml up",
+            "other/docker-compose.loud.yml": OVER,
+        },
     ],
 )
 def test_a_file_that_a_command_lays_over_another_is_read_over_it(tmp_path, files):
@@ -50,6 +58,28 @@ def test_a_file_that_a_command_lays_over_another_is_read_over_it(tmp_path, files
         {},
         {"README.md": f"{BOTH}\nor docker compose -f docker-compose.loud.yml up\n"},
         {"README.md": "docker compose -f other.yml -f docker-compose.loud.yml up\n"},
+        {
+            "README.md": "`docker compose -f docker-compose.yml up` or "
+            "`docker compose -f docker-compose.loud.yml up`\n"
+        },
+        {"README.md": "docker compose -f docker-compose.yml up && -f docker-compose.loud.yml up\n"},
+        {"README.md": "| docker compose -f docker-compose.yml | -f docker-compose.loud.yml |\n"},
+        {"README.md": f"Do not use `{BOTH}`.\n"},
+        {"README.md": f"{BOTH.replace('up -d', 'config')}\n"},
+        {"README.md": BOTH.replace("-f ", "-f deep/")},
+        {"README.md": f"cd deep && {BOTH}\n", "deep/docker-compose.yml": MAIN},
+        {
+            "README.md": f"{BOTH.replace('compose.yml', 'compose.test.yml')}\n",
+            "docker-compose.test.yml": MAIN,
+        },
+        {
+            "README.md": f"{BOTH}\n",
+            ".github/workflows/d.yml": "- run: docker compose -f docker-compose.loud.yml up\n",
+        },
+        {"README.md": f"{BOTH}\n", "up.sh": "docker compose -f docker-compose.loud.yml up -d\n"},
+        {"README.md": f"{BOTH}\n", "up.sh": "docker stack deploy -c docker-compose.loud.yml x\n"},
+        {"README.md": f"{BOTH}\n", ".env": "COMPOSE_FILE=docker-compose.loud.yml\n"},
+        {"README.md": f"{BOTH}\n", "up.py": "run(['compose', '-f', 'docker-compose.loud.yml'])\n"},
         {"README.md": "kubectl apply -f docker-compose.yml -f docker-compose.loud.yml\n"},
     ],
 )
