@@ -92,12 +92,13 @@ class Way:
         self,
         begin: Scope,
         callers: Callable[[Scope], list[tuple[Scope, Call]]],
-        is_begun: Callable[[Scope, Call], bool],
+        begun: Callable[[Scope], set[int]],
     ) -> None:
         """Follow who calls it, and does not only begin it."""
         self.scopes: list[Scope] = []
         self.routes: list[Scope] = []
         self.is_streamed = self.is_in_loop = False
+        within: dict[int, set[int]] = {}
         pending = [(begin, 0)]
         while pending and len(self.scopes) < limits.CALLERS_MAX:
             here, depth = pending.pop(0)
@@ -110,8 +111,10 @@ class Way:
                 continue
             if depth < limits.DYNAMIC_DEPTH_MAX:
                 for where, call in callers(here):
-                    self.is_in_loop |= call.node in loops(where)
-                    if not is_begun(where, call):
+                    if id(where) not in within:
+                        within[id(where)] = {id(one) for one in loops(where)}
+                    self.is_in_loop |= id(call.node) in within[id(where)]
+                    if id(call.node) not in begun(where):
                         pending.append((where, depth + 1))
 
     def meets(self, other: "Way") -> bool:

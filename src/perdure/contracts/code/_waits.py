@@ -92,6 +92,8 @@ class Waits:
         self.flow = flow
         self._interrupts: bool | None = None
         self._agents: bool | None = None
+        self._later: dict[int, set[int]] = {}
+        self._ways: dict[int, Way] = {}
         self._known: dict[int, list[tuple[Scope, Call]]] = {}
 
     def of(self, kept: Kept) -> Site | None:
@@ -109,8 +111,21 @@ class Waits:
             self._agents = uses_agents(self.flow)
         return self._agents
 
+    def _begun(self, scope: Scope) -> set[int]:
+        """Return the ids of the calls that a function only hands to what executes them later."""
+        if id(scope) not in self._later:
+            self._later[id(scope)] = {
+                id(given)
+                for call in scope.calls
+                if call.name in _BEGINS
+                for given in call.node.args
+            }
+        return self._later[id(scope)]
+
     def _way(self, scope: Scope) -> Way:
-        return Way(scope, self._callers, _is_begun)
+        if id(scope) not in self._ways:
+            self._ways[id(scope)] = Way(scope, self._callers, self._begun)
+        return self._ways[id(scope)]
 
     # ------------------------------------------------------------------------------- an event
 
@@ -292,7 +307,7 @@ class Waits:
                 pending += [
                     (where, depth + 1)
                     for where, call in self._callers(here)
-                    if not _is_begun(where, call)
+                    if id(call.node) not in self._begun(where)
                 ]
         return None
 
@@ -426,11 +441,6 @@ def _around(scope: Scope) -> Scope:
 
 def _is_socket(route: Scope) -> bool:
     return any(last_name(one) == "websocket" for one in getattr(route.node, "decorator_list", ()))
-
-
-def _is_begun(where: Scope, call: Call) -> bool:
-    """Whether a call is only handed to what executes it later."""
-    return any(call.node in one.node.args and one.name in _BEGINS for one in where.calls)
 
 
 def _looks_at(scope: Scope, name: str) -> int | None:
