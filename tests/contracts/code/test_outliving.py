@@ -159,6 +159,17 @@ def test_whichever_saver_is_used_is_the_same_where_none_keeps_anything(read, oth
     assert _progress.judge(service_of(("uvicorn", "app:app")), code, ROOT).verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("run", "verdict"), [("graph", Verdict.VIOLATED), ("other_graph", Verdict.UNDECIDED)]
+)
+def test_it_counts_which_graph_is_run_where_another_ones_saver_is_unknown(read, run, verdict):
+    text = HEAD.format(saver="checkpointer=MemorySaver()") + dedent(WAYS["background"])
+    text = text.replace("await graph", f"await {run}")
+    text += "other_graph = builder.compile(checkpointer=elsewhere())\n"
+    found = _progress.judge(service_of(("uvicorn", "app:app")), read({"app.py": text}), ROOT)
+    assert found.verdict is verdict
+
+
 ENDS = """
 from langgraph.graph import StateGraph
 graph = StateGraph(dict).compile()

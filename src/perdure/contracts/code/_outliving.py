@@ -3,14 +3,13 @@
 import ast
 from collections.abc import Iterator
 
-from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence, graph_runs
 from perdure.contracts.code._program import last_name
 from perdure.contracts.code._scopes import Call, Scope, walk
 from perdure.contracts.code._startup import functions_called, is_route
-from perdure.contracts.code._unwaited import is_left, is_of_queue
+from perdure.contracts.code._unwaited import is_left
 from perdure.contracts.evidence import Evidence
 
 _HANDS = {
@@ -24,11 +23,6 @@ _WORKS = {
     "cron", "background",
 }  # fmt: skip
 """Decorators of functions that a queue or a clock calls."""
-WRITES = regex(
-    r"(?i)^_*(dump|dumps|save|store|persist|commit|insert|upsert|update|set|setex|hset|rpush|xadd|write"
-    r"|write_text|execute|put|put_item|add|record|checkpoint"
-    r"|(save|store|persist|insert|upsert|update|write|record|append|put)_\w{1,60})$"
-)
 
 
 def outliving(flow: Flow) -> tuple[Evidence, ...]:
@@ -46,36 +40,6 @@ def outliving(flow: Flow) -> tuple[Evidence, ...]:
             scope, call = found
             return (step, evidence(scope, call.node.lineno, "runs the graph"))
     return ()
-
-
-def surely_outliving(flow: Flow) -> tuple[Evidence, ...]:
-    """Find the first run that surely no request waits for, and that writes nothing down itself."""
-    live = flow.program.live
-    if not has_routes(flow):
-        return outliving(flow) if is_of_queue(flow) and not any(map(_writes, live)) else ()
-    for begun, step in surely_begun(flow):
-        found = _run_in(flow, begun)
-        if found is not None and not any(_writes(one) for one in reached(flow, begun)):
-            scope, call = found
-            return (step, evidence(scope, call.node.lineno, "runs the graph"))
-    return ()
-
-
-def _writes(scope: Scope) -> bool:
-    """Whether a function writes down what each step of a run gives, as it comes."""
-    for node in walk(scope.node) if graph_streams(scope) else ():
-        if isinstance(node, ast.For | ast.AsyncFor) and any(
-            isinstance(one, ast.Call) and WRITES.match(last_name(one.func))
-            for statement in node.body
-            for one in ast.walk(statement)
-        ):
-            return True
-    return False
-
-
-def graph_streams(scope: Scope) -> bool:
-    """Whether a function runs a graph step by step."""
-    return any("stream" in call.name for call in graph_runs(scope))
 
 
 def has_routes(flow: Flow) -> bool:

@@ -23,7 +23,7 @@ from perdure.contracts.code._layout import Layout
 from perdure.contracts.code._leases import leases_of
 from perdure.contracts.code._migrations import migrations_of
 from perdure.contracts.code._modules import Modules
-from perdure.contracts.code._outliving import outliving, surely_outliving
+from perdure.contracts.code._outliving import outliving
 from perdure.contracts.code._own_steps import own_steps, unsaved_runs
 from perdure.contracts.code._program import Module, Program
 from perdure.contracts.code._queued import (
@@ -34,6 +34,7 @@ from perdure.contracts.code._queued import (
 )
 from perdure.contracts.code._refilled import with_refilled
 from perdure.contracts.code._sites import Sites, sites_of, unreachable_sites, without_password
+from perdure.contracts.code._surely import surely_outliving
 from perdure.contracts.code._unhandled import unhandled
 from perdure.contracts.code._unread import mattering
 from perdure.contracts.code.facts import CodeFacts, Medium, Role, Site
@@ -168,7 +169,7 @@ def facts_of(flow: Flow, sites: Sites, *, on_platform: bool) -> CodeFacts:
         ),
         has_steps=_marks.has_steps(flow),
         outlives=lasting,
-        outlives_surely=surely_outliving(flow) if lasting else (),
+        outlives_surely=surely_outliving(flow, sites) if lasting else (),
         bare_run=bare,
         crew_run=(crew := crew_run(flow)).steps,
         crew_question=crew.question,

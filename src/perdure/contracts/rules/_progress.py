@@ -54,7 +54,7 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
     is_all = len(lost) == len(savers) and any(site.is_served for site in lost)
     if is_all or (sure and not any(site.medium in _DURABLE for site in savers)):
         # Whichever of them is used, it keeps nothing; what nobody can name beside them may not be.
-        return _lost(begun, code, sure or lost)
+        return _lost(begun, code, sure or lost, is_all=is_all)
     if not savers:
         return replace(begun, summary="no graph of several steps is served here")
     return replace(
@@ -91,7 +91,7 @@ def _crew(begun: Finding, code: CodeFacts) -> Finding:
     )
 
 
-def _lost(begun: Finding, code: CodeFacts, lost: list[Site]) -> Finding:
+def _lost(begun: Finding, code: CodeFacts, lost: list[Site], *, is_all: bool) -> Finding:
     """Judge graphs of which none keeps its steps outside the process."""
     bare = [site for site in lost if site.medium is Medium.NONE]
     early = [site for site in bare if site.is_too_early]
@@ -105,9 +105,16 @@ def _lost(begun: Finding, code: CodeFacts, lost: list[Site]) -> Finding:
         return _by_itself(begun, code, bare[0])
     if bare and code.outlives:
         return _violated(begun, code, bare[0])
-    if code.outlives_surely and not code.own_steps:
-        return _violated(begun, replace(code, outlives=code.outlives_surely), lost[0])
+    run = next((site for site in lost if _is_run(site, code)), lost[0] if is_all else None)
+    if code.outlives_surely and run is not None and not code.own_steps:
+        return _violated(begun, replace(code, outlives=code.outlives_surely), run)
     return _within(begun, code, lost[0])
+
+
+def _is_run(site: Site, code: CodeFacts) -> bool:
+    """Whether the graph of a saver is the one that is run, as far as that is told."""
+    places = {(one.file, one.line) for one in code.outlives_surely[:-2]}
+    return any((one.file, one.line) in places for one in site.evidence[-2:])
 
 
 def _held(begun: Finding, code: CodeFacts, site: Site) -> Finding:
