@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._executed import Executed, asked
+from perdure.contracts.code._file_locks import is_all_of_it
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import dotted, evidence, keyword
 from perdure.contracts.code._program import last_name
@@ -86,7 +87,7 @@ def _of_call(flow: Flow, scope: Scope, call: Call) -> Iterator[Lease]:
                          "active_deadline_seconds", "activeDeadlineSeconds")
         )  # fmt: skip
         yield _lease(scope, call, "a Kubernetes Job", expires=expires)
-    elif library == _FLOCK and _is_exclusive_lock(node):
+    elif library == _FLOCK and _is_exclusive_lock(node) and is_all_of_it(flow, scope, call):
         yield _lease(scope, call, "a lock of a file", expires=True)
     elif library in _SANDBOXES or library.rpartition(".")[0] in _SANDBOXES:
         yield _lease(scope, call, "a sandbox", expires=True)
