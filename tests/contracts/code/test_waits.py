@@ -8,6 +8,7 @@ from textwrap import dedent
 
 import pytest
 
+from perdure.contracts.code import limits
 from perdure.contracts.code.facts import Medium, Role
 
 HEAD = """
@@ -502,3 +503,8 @@ def test_whether_it_is_kept_elsewhere_is_open(read, way):
 @pytest.mark.parametrize("way", WAITS)
 def test_without_an_agent_or_a_model_nothing_is_said(read, way):
     assert paused(read, WAITS[way], imports="") == []
+
+
+def test_how_much_is_looked_at_for_waits_is_bounded(read, monkeypatch):
+    monkeypatch.setattr(limits, "WAITED_LINES_MAX", 3)
+    assert paused(read, WAITS["a future of a module"]) == []

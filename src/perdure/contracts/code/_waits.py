@@ -19,7 +19,7 @@ Size: three shapes that share which functions are near a dict, and who calls the
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -95,16 +95,19 @@ class Waits:
         self._later: dict[int, set[int]] = {}
         self._ways: dict[int, Way] = {}
         self._known: dict[int, list[tuple[Scope, Call]]] = {}
+        self._left = limits.WAITED_LINES_MAX
 
     def of(self, kept: Kept) -> Site | None:
         """Return the place of runs that wait by what a dict holds; `None` if none do."""
+        if not self._uses_agents() or self._is_spent(kept.users):
+            return None
         found = self._by_event(kept)
         if found is not None and any(saves(one) for one in kept.users):
             found = replace(found, is_served=None)
         if found is None:
             found = self._by_looking(kept) or self._until_said(kept)
             found = replace(found, is_served=None) if found is not None else None
-        return found if found is None or self._uses_agents() else None
+        return found
 
     def _uses_agents(self) -> bool:
         if self._agents is None:
@@ -127,6 +130,13 @@ class Waits:
             self._ways[id(scope)] = Way(scope, self._callers, self._begun)
         return self._ways[id(scope)]
 
+    def _is_spent(self, scopes: Sequence[Scope]) -> bool:
+        """Whether more lines were looked at, dict by dict, than a project is asked about."""
+        for one in scopes:
+            first = getattr(one.node, "lineno", 0)
+            self._left -= 1 + (getattr(one.node, "end_lineno", None) or first) - first
+        return self._left <= 0
+
     # ------------------------------------------------------------------------------- an event
 
     def _by_event(self, kept: Kept) -> Site | None:
@@ -138,6 +148,8 @@ class Waits:
         for one, bound in self._handed(near, names):
             names[id(one)] = Names(one, kept.name, item, bound)
             near.append(one)
+        if self._is_spent(near):
+            return None
         waits, sets = (
             [(one, *at) for one in near for at in _at(one, names[id(one)], item, verbs)]
             for verbs in (_WAITS, _SETS)

@@ -113,3 +113,6 @@ LIST_CHARACTERS_MAX = 200_000
 
 IGNORED_MAX = 500
 """Lines of a `.dockerignore` that are looked at."""
+
+WAITED_LINES_MAX = 100_000
+"""Lines in which waits are looked for, counted again for each dict that they are about."""
