@@ -60,6 +60,10 @@ EXPLAINED: dict[Contract, Explained] = {
             ),
             "it writes a file on a tmpfs",
             "threads are used, and the graph is compiled without a checkpointer",
+            (
+                "a run waits for a person on an event, a future or a queue of the process, which "
+                "another request sets: also beside a durable saver"
+            ),
         ),
         held=("it writes to a database, or to a file that the container's own layer keeps",),
         open_when="a setting that no file declares decides which saver it is",
@@ -227,6 +231,10 @@ EXPLAINED: dict[Contract, Explained] = {
         applies="a served graph has several nodes or a loop",
         violated=(
             "it is compiled without a checkpointer (asked where its code keeps steps itself)",
+            (
+                "a saver in memory, or a crew of several tasks that tells of none, where surely no "
+                "request waits for the run"
+            ),
             '`durability="exit"` or `checkpoint_during=False`',
             "checkpoints are switched off by default",
         ),
