@@ -142,7 +142,7 @@ class Flow:
         return found
 
     def _bounded(self, leaves: list[Leaf]) -> list[Leaf]:
-        """Keep as many as are looked at; first those go that can't be, then what is the same."""
+        """Keep as many as are looked at; where there are more, those go first that can't be."""
         if len(leaves) > limits.LEAVES_MAX:
             leaves = [
                 one for one in leaves if self.decider.all_of(one.conditions).is_met is not False
