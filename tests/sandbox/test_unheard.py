@@ -74,10 +74,12 @@ def sockets_of(pid):
     system = ctypes.CDLL(None, use_errno=True)
     process, copies = os.pidfd_open(pid), []
     for path in Path(f"/proc/{pid}/fd").iterdir():
-        if str(path.readlink()).startswith("socket:"):
-            copy = system.syscall(438, process, int(path.name), 0)  # pidfd_getfd
-            assert copy >= 0, os.strerror(ctypes.get_errno())
-            copies.append(copy)
+        try:
+            kind = str(path.readlink())
+        except FileNotFoundError:  # it was closed since it was listed: not one that is kept
+            continue
+        copy = system.syscall(438, process, int(path.name), 0) if "socket:" in kind else -1
+        copies += [copy] if copy >= 0 else []  # pidfd_getfd
     os.close(process)
     assert copies
     return copies
