@@ -11,9 +11,10 @@ from perdure.contracts.code._chosen import Bound
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._index import index_of
 from perdure.contracts.code._marks import evidence
+from perdure.contracts.code._meanings import Variable
 from perdure.contracts.code._outliving import all_begun, runs_in
-from perdure.contracts.code._program import Program, Variable, last_name
-from perdure.contracts.code._scopes import Scope
+from perdure.contracts.code._program import Program
+from perdure.contracts.code._scopes import Scope, last_name
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._values import Kind
 from perdure.contracts.code.facts import Role

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, GuardKind, Scope, Try
+from perdure.contracts.code._scopes import Call, GuardKind, Scope, Try, last_name
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._swallowed import exits, raises
 from perdure.contracts.code._values import Decision, Kind, Leaf

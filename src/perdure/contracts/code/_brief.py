@@ -15,8 +15,7 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._chosen import Bound
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import MAIN, Call, Scope, children
+from perdure.contracts.code._scopes import MAIN, Call, Scope, children, last_name
 from perdure.contracts.code._startup import is_route, startup_of
 from perdure.contracts.code._values import Kind, Made
 from perdure.contracts.code.facts import Medium, Role

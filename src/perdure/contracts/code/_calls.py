@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from perdure.contracts.code import _catalog, limits
 from perdure.contracts.code._configured import LOADS, READS, validated
+from perdure.contracts.code._meanings import External, Module
 from perdure.contracts.code._own_savers import kept_by
-from perdure.contracts.code._program import External, Module, last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._scopes import Call, Scope, last_name
 from perdure.contracts.code._values import (
     Bound,
     Evaluating,

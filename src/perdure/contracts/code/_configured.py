@@ -12,8 +12,7 @@ from typing import Any
 from perdure.contracts._patterns import regex
 from perdure.contracts._toml_text import parsed, text_of
 from perdure.contracts.code import limits
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Scope
+from perdure.contracts.code._scopes import Scope, last_name
 from perdure.contracts.code._values import (
     Evaluating,
     Frame,

@@ -9,9 +9,10 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import dotted, evidence, keyword
+from perdure.contracts.code._meanings import Variable
 from perdure.contracts.code._outliving import all_begun, has_routes, reached, surely_begun
-from perdure.contracts.code._program import Program, Variable, last_name
-from perdure.contracts.code._scopes import Call, Scope, of_scope, walk
+from perdure.contracts.code._program import Program
+from perdure.contracts.code._scopes import Call, Scope, last_name, of_scope, walk
 from perdure.contracts.code._unwaited import is_of_queue
 from perdure.contracts.evidence import Evidence
 

@@ -11,8 +11,8 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import Kept, is_dict, makers_of, own
-from perdure.contracts.code._program import Variable, last_name
-from perdure.contracts.code._scopes import Scope
+from perdure.contracts.code._meanings import Variable
+from perdure.contracts.code._scopes import Scope, last_name
 from perdure.contracts.code._speaking import id_in
 from perdure.contracts.code._startup import functions_called
 

@@ -10,8 +10,8 @@ from msgspec import Struct, field
 
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import is_dict, own
-from perdure.contracts.code._program import External, last_name
-from perdure.contracts.code._scopes import Assign, Scope, children, walk
+from perdure.contracts.code._meanings import External
+from perdure.contracts.code._scopes import Assign, Scope, children, last_name, walk
 
 _LIBRARIES = ("asyncio", "threading", "anyio", "trio", "queue", "multiprocessing", "concurrent")
 _WAITED_ON = {"Event", "Future", "create_future", "Condition", "Queue", "SimpleQueue"}

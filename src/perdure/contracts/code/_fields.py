@@ -10,13 +10,8 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._configured import given, leaf_of
 from perdure.contracts.code._index import index_of
-from perdure.contracts.code._program import (
-    External,
-    Module,
-    Variable,
-    last_name,
-)
-from perdure.contracts.code._scopes import Assign, Scope, walk
+from perdure.contracts.code._meanings import External, Module, Variable
+from perdure.contracts.code._scopes import Assign, Scope, last_name, walk
 from perdure.contracts.code._settings import Settings
 from perdure.contracts.code._values import (
     Bound,

@@ -9,8 +9,7 @@ import ast
 from perdure.contracts._patterns import regex
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import keyword
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope, walk
+from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 
 _HARMLESS = frozenset(
     {

@@ -21,15 +21,18 @@ from perdure.contracts.code._decide import Decider
 from perdure.contracts.code._environment import Environment
 from perdure.contracts.code._fields import Fields
 from perdure.contracts.code._index import index_of
-from perdure.contracts.code._program import (
-    External,
-    Module,
-    Parameter,
-    Program,
-    Variable,
+from perdure.contracts.code._meanings import External, Module, Parameter, Variable
+from perdure.contracts.code._program import Program
+from perdure.contracts.code._scopes import (
+    Assign,
+    Call,
+    Guard,
+    GuardKind,
+    Guards,
+    Scope,
     last_name,
+    walk,
 )
-from perdure.contracts.code._scopes import Assign, Call, Guard, GuardKind, Guards, Scope, walk
 from perdure.contracts.code._values import (
     Condition,
     Decision,

@@ -8,8 +8,7 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import dotted, evidence, keyword
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope, walk
+from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._values import Kind
 from perdure.contracts.code.facts import Hint
 

@@ -21,8 +21,7 @@ from perdure.contracts.code._kept import Kept, dicts_of, is_dict, own, site_of
 from perdure.contracts.code._outliving import reached
 from perdure.contracts.code._own_files import files_of
 from perdure.contracts.code._own_tables import tables_of
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Scope, walk
+from perdure.contracts.code._scopes import Scope, last_name, walk
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._speaking import TELLS, Speaking, id_in
 from perdure.contracts.code._startup import is_route

@@ -16,8 +16,7 @@ from perdure.contracts._patterns import regex
 from perdure.contracts._toml_text import is_deep, parsed
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import walk
+from perdure.contracts.code._scopes import last_name, walk
 from perdure.contracts.code.facts import Degrade
 from perdure.contracts.evidence import Evidence, Known
 

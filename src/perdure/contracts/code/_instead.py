@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import Kept, makers_of
 from perdure.contracts.code._marks import evidence
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, GuardKind, Scope, Try
+from perdure.contracts.code._scopes import Call, GuardKind, Scope, Try, last_name
 from perdure.contracts.code._swallowed import exits
 from perdure.contracts.code.facts import Degrade, Medium, Site
 from perdure.contracts.evidence import Confidence, Known

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
-from perdure.contracts.code._program import Module, Variable, last_name
-from perdure.contracts.code._scopes import Assign, Call, GuardKind, Scope
+from perdure.contracts.code._meanings import Module, Variable
+from perdure.contracts.code._scopes import Assign, Call, GuardKind, Scope, last_name
 from perdure.contracts.code._sites import known_of
 from perdure.contracts.code._startup import is_route, startup_of
 from perdure.contracts.code.facts import Medium, Role, Site

@@ -12,8 +12,7 @@ from perdure.contracts.code._executed import Executed, asked
 from perdure.contracts.code._file_locks import is_all_of_it
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import dotted, evidence, keyword
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope, walk
+from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code.facts import Lease
 from perdure.contracts.evidence import Evidence
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import External
+from perdure.contracts.code._meanings import External
 from perdure.contracts.code._scopes import MAIN, Scope, children, walk
 from perdure.contracts.code._startup import is_route
 from perdure.contracts.code._values import Kind

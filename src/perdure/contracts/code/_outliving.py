@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence, graph_runs
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope, walk
+from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import functions_called, is_route
 from perdure.contracts.code._unwaited import is_left
 from perdure.contracts.evidence import Evidence

@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
-from perdure.contracts.code._program import External, Program, last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._meanings import External
+from perdure.contracts.code._program import Program
+from perdure.contracts.code._scopes import Call, Scope, last_name
 from perdure.contracts.code._values import Evaluating, Frame, Instance, Kind
 from perdure.contracts.code.facts import Medium
 

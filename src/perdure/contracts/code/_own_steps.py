@@ -8,8 +8,7 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code._chosen import Bound
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence, graph_runs
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope, of_scope, walk
+from perdure.contracts.code._scopes import Call, Scope, last_name, of_scope, walk
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._values import Kind
 from perdure.contracts.code.facts import Role

@@ -16,8 +16,8 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import chosen_of
 from perdure.contracts.code._marks import evidence, imports
-from perdure.contracts.code._program import External, last_name
-from perdure.contracts.code._scopes import Call, Scope
+from perdure.contracts.code._meanings import External
+from perdure.contracts.code._scopes import Call, Scope, last_name
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._speaking import TELLS, TELLS_TEXT, Speaking
 from perdure.contracts.code.facts import Medium, Role, Site

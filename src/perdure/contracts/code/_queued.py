@@ -13,9 +13,10 @@ import ast
 
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._meanings import External, Variable
 from perdure.contracts.code._order import Order, begins
-from perdure.contracts.code._program import External, Program, Variable, last_name
-from perdure.contracts.code._scopes import MAIN, Scope, children, of_scope
+from perdure.contracts.code._program import Program
+from perdure.contracts.code._scopes import MAIN, Scope, children, last_name, of_scope
 from perdure.contracts.code._startup import is_route
 from perdure.contracts.deployment.facts import Service
 

@@ -11,8 +11,8 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._entries import own_nodes
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import External, last_name
-from perdure.contracts.code._scopes import Call, Scope, walk
+from perdure.contracts.code._meanings import External
+from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import functions_called, is_route
 
 _AGENTS = (

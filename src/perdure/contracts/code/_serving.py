@@ -20,8 +20,7 @@ from perdure.contracts.code._chosen import Bound
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
 from perdure.contracts.code._order import begins
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope, Try, walk
+from perdure.contracts.code._scopes import Call, Scope, Try, last_name, walk
 from perdure.contracts.code._startup import functions_called, startup_of
 from perdure.contracts.code._swallowed import (
     Caught,

@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from perdure.contracts.code import limits
 from perdure.contracts.code._configured import given, leaf_of, of_file
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Assign, Scope, walk
+from perdure.contracts.code._scopes import Assign, Scope, last_name, walk
 from perdure.contracts.code._values import (
     Evaluating,
     Instance,

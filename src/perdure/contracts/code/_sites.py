@@ -28,8 +28,9 @@ from perdure.contracts.code._chosen import (
 )
 from perdure.contracts.code._early import Early
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import External, Program, Variable, last_name
-from perdure.contracts.code._scopes import Call, Scope, walk
+from perdure.contracts.code._meanings import External, Variable
+from perdure.contracts.code._program import Program
+from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._sessions import BY_URL, PLACES, medium_of, session_sinks
 from perdure.contracts.code._values import Condition, Decision, Frame, Kind, Leaf, Made, settled
 from perdure.contracts.code.facts import Medium, Role, Site

@@ -5,8 +5,7 @@ import ast
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Scope, walk
+from perdure.contracts.code._scopes import Scope, last_name, walk
 
 IDS = regex(
     r"(?i)(session|thread|conversation|conv|chat|user|client|sender|channel|call|room|phone|contact)"

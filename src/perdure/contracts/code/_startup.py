@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import Variable, last_name
-from perdure.contracts.code._scopes import MAIN, Scope
+from perdure.contracts.code._meanings import Variable
+from perdure.contracts.code._scopes import MAIN, Scope, last_name
 
 _STARTS = regex(r"lifespan|startup|on_start|bootstrap", re.IGNORECASE)
 _HANDED = {

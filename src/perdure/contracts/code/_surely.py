@@ -13,8 +13,7 @@ from perdure.contracts.code._outliving import (
     runs_in,
     surely_begun,
 )
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Scope, walk
+from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._unwaited import is_of_queue
 from perdure.contracts.evidence import Evidence

@@ -15,8 +15,16 @@ from perdure.contracts.code import _catalog, limits
 from perdure.contracts.code._executed import Executed
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
-from perdure.contracts.code._program import last_name
-from perdure.contracts.code._scopes import Call, Guard, GuardKind, Scope, Try, always_leaves, walk
+from perdure.contracts.code._scopes import (
+    Call,
+    Guard,
+    GuardKind,
+    Scope,
+    Try,
+    always_leaves,
+    last_name,
+    walk,
+)
 from perdure.contracts.code._values import Decision, Leaf
 from perdure.contracts.code.facts import Degrade, Medium
 from perdure.contracts.evidence import Evidence

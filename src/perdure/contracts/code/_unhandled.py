@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
-from perdure.contracts.code._program import External, last_name
-from perdure.contracts.code._scopes import MAIN, Scope
+from perdure.contracts.code._meanings import External
+from perdure.contracts.code._scopes import MAIN, Scope, last_name
 from perdure.contracts.evidence import Evidence
 
 _QUIET = frozenset({

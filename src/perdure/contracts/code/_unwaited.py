@@ -4,9 +4,8 @@ import ast
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._program import last_name
 from perdure.contracts.code._queued import is_worker, starts_worker
-from perdure.contracts.code._scopes import Call, Scope, of_scope
+from perdure.contracts.code._scopes import Call, Scope, last_name, of_scope
 
 _TASKS = {"create_task", "ensure_future", "Thread"}
 _LEFT = {"delay", "apply_async", "send_task", "enqueue", "enqueue_job", "kiq", "add_job"}

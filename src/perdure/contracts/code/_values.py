@@ -9,7 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.contracts.code import limits
-from perdure.contracts.code._program import Program, Variable
+from perdure.contracts.code._meanings import Variable
+from perdure.contracts.code._program import Program
 from perdure.contracts.code._scopes import Assign, Guard, Scope
 from perdure.contracts.code.facts import Medium, Role
 from perdure.contracts.evidence import Confidence, Evidence, weakest

@@ -37,7 +37,6 @@ from perdure.contracts.code._entries import (
 )
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import Kept, is_dict, site_of
-from perdure.contracts.code._program import last_name
 from perdure.contracts.code._said import (
     Way,
     is_stop_loop,
@@ -47,7 +46,7 @@ from perdure.contracts.code._said import (
     uses_agents,
     verb_of,
 )
-from perdure.contracts.code._scopes import Call, Scope, walk
+from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import is_route
 from perdure.contracts.code._values import Kind, argument
 from perdure.contracts.code.facts import Role, Site

@@ -21,11 +21,12 @@ from perdure.contracts.code._hints import hints_of
 from perdure.contracts.code._histories import histories_of
 from perdure.contracts.code._layout import Layout
 from perdure.contracts.code._leases import leases_of
+from perdure.contracts.code._meanings import Module
 from perdure.contracts.code._migrations import migrations_of
 from perdure.contracts.code._modules import Modules
 from perdure.contracts.code._outliving import outliving
 from perdure.contracts.code._own_steps import own_steps, unsaved_runs
-from perdure.contracts.code._program import Module, Program
+from perdure.contracts.code._program import Program
 from perdure.contracts.code._queued import (
     is_worker,
     leave_to_workers,
