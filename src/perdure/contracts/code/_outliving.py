@@ -9,6 +9,7 @@ from perdure.contracts.code._marks import evidence, graph_runs
 from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import functions_called, is_route
 from perdure.contracts.code._unwaited import is_left
+from perdure.contracts.code._walks import led_to
 from perdure.contracts.evidence import Evidence
 
 _HANDS = {
@@ -121,18 +122,13 @@ def runs_in(flow: Flow, begun: Scope) -> Iterator[tuple[Scope, Call]]:
 
 
 def reached(flow: Flow, begun: Scope) -> Iterator[Scope]:
-    """Yield a function, and those that it calls, and those that they do."""
-    seen: set[int] = set()
-    pending = [(begun, 0)]
-    while pending:
-        scope, depth = pending.pop()
-        if id(scope) in seen or len(seen) > limits.MENTIONS_MAX:
-            continue
-        seen.add(id(scope))
-        yield scope
-        if depth < limits.EXECUTED_DEPTH_MAX:
-            for call in scope.calls:
-                pending.extend((one, depth + 1) for one in _called(flow, scope, call.node))
+    """Return a function, and those that it calls, and those that they do."""
+
+    def called(scope: Scope) -> Iterator[Scope]:
+        return (one for call in scope.calls for one in _called(flow, scope, call.node))
+
+    depth, most = limits.EXECUTED_DEPTH_MAX, limits.MENTIONS_MAX
+    return led_to([begun], called, steps=depth, most=most)
 
 
 def _called(flow: Flow, scope: Scope, node: ast.expr) -> list[Scope]:

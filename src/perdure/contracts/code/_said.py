@@ -5,7 +5,7 @@ a loop that goes on until it is to stop: none of them loses a run. Nor does what
 """
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
@@ -14,6 +14,7 @@ from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._meanings import External
 from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import functions_called, is_route
+from perdure.contracts.code._walks import led_to
 
 _AGENTS = (
     "langgraph", "langchain", "deepagents", "openai", "anthropic", "google.genai", "google.adk",
@@ -67,18 +68,19 @@ def saves(scope: Scope) -> bool:
 
 def save_around(flow: Flow, scopes: Iterable[Scope]) -> bool:
     """Whether functions, or what they call, write somewhere else, too, or read from there."""
-    pending = [(one, 0) for one in scopes]
-    seen: set[int] = set()
-    while pending and len(seen) < limits.MENTIONS_MAX:
-        here, depth = pending.pop(0)
-        if id(here) in seen:
-            continue
-        seen.add(id(here))
+
+    def called(here: Scope) -> Iterator[Scope]:
+        return (
+            one for call in here.calls for one in functions_called(flow, here, call.node, _none)
+        )
+
+    depth, most = limits.DYNAMIC_DEPTH_MAX, limits.MENTIONS_MAX
+    count = 0
+    for here in led_to(scopes, called, steps=depth, most=most):
+        count += 1
         if saves(here):
             return True
-        for call in here.calls if depth < limits.DYNAMIC_DEPTH_MAX else ():
-            pending += [(one, depth + 1) for one in functions_called(flow, here, call.node, _none)]
-    return bool(pending)  # who can tell
+    return count == most  # who can tell
 
 
 def _none(_name: str) -> list[Scope]:

@@ -32,6 +32,7 @@ from perdure.contracts.code._swallowed import (
     refuses,
 )
 from perdure.contracts.code._values import Decision, Kind
+from perdure.contracts.code._walks import led_to
 from perdure.contracts.code.facts import Medium, Role
 
 _FAILS = regex(
@@ -124,14 +125,13 @@ def _executed_by(flow: Flow, scope: Scope, attempt: Try) -> set[int]:
     """Return the functions (by `id`) that the body of a `try` calls, and those that they call."""
     first, last = attempt.node.body[0].lineno, attempt.node.body[-1].end_lineno or 0
     begun = [call for call in scope.calls if first <= call.node.lineno <= last]
-    pending = list(_called(flow, scope, begun))
-    seen: set[int] = set()
-    while pending and len(seen) < limits.SCOPES_MAX:
-        here = pending.pop()
-        if id(here) not in seen:
-            seen.add(id(here))
-            pending += _called(flow, here, here.calls)
-    return seen
+
+    def called(here: Scope) -> Iterator[Scope]:
+        return _called(flow, here, here.calls)
+
+    most = limits.SCOPES_MAX
+    first_called = _called(flow, scope, begun)
+    return {id(one) for one in led_to(first_called, called, steps=most, most=most)}
 
 
 def _called(flow: Flow, scope: Scope, calls: Iterable[Call]) -> Iterator[Scope]:

@@ -6,6 +6,7 @@ from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._scopes import Scope, last_name, walk
+from perdure.contracts.code._walks import led_to
 
 IDS = regex(
     r"(?i)(session|thread|conversation|conv|chat|user|client|sender|channel|call|room|phone|contact)"
@@ -60,18 +61,14 @@ class Speaking:
 
     def near(self, scope: Scope, depth: int = 3) -> tuple[Scope, int] | None:
         """Return where a function, or who calls it, does so."""
-        pending = [(scope, 0)]
-        seen: set[int] = set()
-        while pending and len(seen) <= limits.CALLERS_MAX:
-            here, far = pending.pop(0)
-            if id(here) in seen:
-                continue
-            seen.add(id(here))
+
+        def calling(here: Scope) -> list[Scope]:
+            return [where for where, _call in self.flow.callers(here)]
+
+        for here in led_to([scope], calling, steps=depth, most=limits.CALLERS_MAX):
             line = self.line(here)
             if line is not None:
                 return here, line
-            if far < depth:
-                pending.extend((where, far + 1) for where, _call in self.flow.callers(here))
         return None
 
 

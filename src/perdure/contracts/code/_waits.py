@@ -49,6 +49,7 @@ from perdure.contracts.code._said import (
 from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import is_route
 from perdure.contracts.code._values import Kind, argument
+from perdure.contracts.code._walks import led_to
 from perdure.contracts.code.facts import Role, Site
 
 _OF_PERSONS = regex(
@@ -303,24 +304,16 @@ class Waits:
 
     def _request(self, scope: Scope) -> Scope | None:
         """Return the route that executes a function, and does not only begin it."""
-        pending = [(scope, 0)]
-        seen: set[int] = set()
-        while pending and len(seen) < limits.CALLERS_MAX:
-            here, depth = pending.pop(0)
-            if id(here) in seen:
-                continue
-            seen.add(id(here))
-            if is_route(here):
-                return here
+
+        def executing(here: Scope) -> list[Scope]:
             if here.parent is not None and here.parent.kind == "function":
-                continue  # a stream, or what is handed on
-            if depth < limits.DYNAMIC_DEPTH_MAX:
-                pending += [
-                    (where, depth + 1)
-                    for where, call in self._callers(here)
-                    if id(call.node) not in self._begun(where)
-                ]
-        return None
+                return []  # a stream, or what is handed on
+            callers = self._callers(here)
+            return [where for where, call in callers if id(call.node) not in self._begun(where)]
+
+        depth, most = limits.DYNAMIC_DEPTH_MAX, limits.CALLERS_MAX
+        found = led_to([scope], executing, steps=depth, most=most)
+        return next((one for one in found if is_route(one)), None)
 
     def _uses_interrupts(self) -> bool:
         """Whether graphs pause by themselves, so that a saver has what they wait for."""
