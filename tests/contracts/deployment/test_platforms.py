@@ -96,6 +96,38 @@ def test_fly(tmp_path):
     assert web.environment["MODE"].known.evidence[0].line == 5
 
 
+IMAGES = {
+    "render.yaml": """\
+services:
+  - type: web
+    name: api
+    runtime: image
+    image: {url: IMAGE}
+    dockerCommand: uvicorn app:app
+""",
+    "fly.toml": 'app = "api"\n[build]\nimage = "IMAGE"\n[processes]\napi = "uvicorn app:app"\n',
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_that_is_named_is_what_the_project_builds_under_that_name(tmp_path, name):
+    text = IMAGES[name].replace("IMAGE", "ghcr.io/me/ours:2")
+    told = {"release.sh": "docker build -t ghcr.io/me/ours:2 .\n"}
+    [api] = of(tmp_path, name, text, **told).values()
+    assert (api.image.dockerfile, api.start.server.program) == ("Dockerfile", "uvicorn")
+    assert api.image.taken.file == "release.sh"
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_that_nothing_builds_is_named_as_not_judged(tmp_path, name):
+    text = IMAGES[name].replace("IMAGE", "ghcr.io/them/theirs:2")
+    files = {"Dockerfile": DOCKERFILE, name: text, "app.py": MEMORY}
+    report = check(project(tmp_path, files).folder)
+    assert [root.root for root in report.roots] == ["Dockerfile"]
+    [unread] = report.unread
+    assert (unread.file, "ghcr.io/them/theirs:2" in unread.reason) == (name, True)
+
+
 def test_railway(tmp_path):
     [app] = of(tmp_path, "railway.toml", RAILWAY).values()
     assert app.start.server.program == "uvicorn"

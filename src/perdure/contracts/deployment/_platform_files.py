@@ -47,6 +47,10 @@ class Told(Struct, kw_only=True):
     folder: str
     """Of the project: what is built, or what the commands see."""
     dockerfile: str | None = None
+    reference: str | None = None
+    """An image that somebody has built already: which Dockerfile it is from, is not said here."""
+    taken: Evidence | None = None
+    """Why it is taken to be from `dockerfile`."""
     target: str | None = None
     command: Command | None = None
     entrypoint: Command | None = None
@@ -108,7 +112,10 @@ def _of_render(
     place = node.evidence(f"service {name!r} of Render")
     root = _joined("", node.text_at("rootDir") or ".")
     dockerfile = _dockerfile(project, root, node.text_at("dockerfilePath"))
-    if runtime == "docker":
+    reference = node.text_at("image", "url") if runtime == "image" else None
+    if reference is not None:
+        dockerfile, command = None, _words(node, "dockerCommand")
+    elif runtime == "docker":
         command = _words(node, "dockerCommand")
         if dockerfile is None:
             return None
@@ -125,8 +132,9 @@ def _of_render(
         place=place,
         folder=folder,
         dockerfile=dockerfile,
+        reference=reference,
         command=command,
-        is_native=dockerfile is None,
+        is_native=dockerfile is None and reference is None,
         environment=_env_vars(node, groups),
         workdir=posixpath.join(_RENDER, root),
         mounts=_disk(node),
@@ -199,17 +207,20 @@ def _setting(name: str, node: Node) -> Known[str]:
 
 def _fly(project: Project, path: str) -> Iterator[Told | None]:
     node = read_toml(project, path)
-    if node is None or node.text_at("app") is None or node.at("build", "image") is not None:
+    if node is None or node.text_at("app") is None:
         return
     folder = posixpath.dirname(path)
-    dockerfile = _dockerfile(project, folder, node.text_at("build", "dockerfile"))
-    if dockerfile is None or _is_built_otherwise(node):
-        return
+    dockerfile, reference = None, node.text_at("build", "image")
+    if reference is None:
+        dockerfile = _dockerfile(project, folder, node.text_at("build", "dockerfile"))
+        if dockerfile is None or _is_built_otherwise(node):
+            return
     commands = node.get("processes")
     names = list(commands.entries) if commands is not None else []
     for name in names or ["app"]:
         command = _words(commands, name) if commands is not None and names else None
-        yield _of_fly(node, name, command, folder, dockerfile)
+        told = _of_fly(node, name, command, folder, dockerfile)
+        yield replace(told, reference=reference)
 
 
 def _is_built_otherwise(node: Node) -> bool:
@@ -247,7 +258,9 @@ def _vm_memory(node: Node, process: str) -> Known[int] | None:
     return None
 
 
-def _of_fly(node: Node, name: str, command: Command | None, folder: str, dockerfile: str) -> Told:
+def _of_fly(
+    node: Node, name: str, command: Command | None, folder: str, dockerfile: str | None
+) -> Told:
     app = node.text_at("app") or "app"
     place = node.place_of("app", f"app {app!r} of Fly")
     kill = node.text_at("kill_signal")

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from perdure.contracts import limits
 from perdure.contracts._defended import defended
+from perdure.contracts.deployment._builds import Builds
 from perdure.contracts.deployment._deployed import named_build, variables_for
 from perdure.contracts.deployment._ending import of_program
 from perdure.contracts.deployment._platform_files import Told, reader_of
@@ -25,10 +26,10 @@ from perdure.contracts.files import Project
 from perdure.contracts.findings import RootKind
 
 
-def platform_roots(project: Project, assume: Mapping[str, str]) -> list[Root]:
+def platform_roots(project: Project, builds: Builds, assume: Mapping[str, str]) -> list[Root]:
     """Return a root for each file of a platform that starts Python or a Dockerfile of the project.
 
-    Files of platforms that are known and not read are remembered in `project.unread`.
+    Services whose images nothing here builds are left out, and named in `project.unread`.
     """
     found: list[Root] = []
     for path in project.paths:
@@ -36,8 +37,12 @@ def platform_roots(project: Project, assume: Mapping[str, str]) -> list[Root]:
         if reader is None or len(found) >= limits.PLATFORM_FILES_MAX:
             continue
         with defended(project, path, "this file of a platform"):
-            told = [each for each in reader(project, path) if each is not None]
-            services = tuple(_service(project, each, assume) for each in told)
+            told = [
+                _with_build(project, each, builds)
+                for each in reader(project, path)
+                if each is not None
+            ]
+            services = tuple(_service(project, each, assume) for each in told if each is not None)
             if services:
                 found.append(_root(project, path, services, assume))
     return found
@@ -55,10 +60,28 @@ def _root(
     )
 
 
+def _with_build(project: Project, told: Told, builds: Builds) -> Told | None:
+    """Return what is said of a service with the Dockerfile that its image is built from."""
+    if told.reference is None:
+        return told
+    found = builds.find(told.reference)
+    if found is None:
+        reason = (
+            f"service {told.name!r} is not judged, as no Dockerfile here is known to build its "
+            f"image {told.reference[:80]}"
+        )
+        project.not_read(told.place.file, reason, told.place.line)
+        return None
+    path, why, target = found
+    return replace(told, dockerfile=path, target=target, taken=why)
+
+
 def _service(project: Project, told: Told, assume: Mapping[str, str]) -> Service:
     built, image = (None, None)
     if told.dockerfile is not None:
         built, image = named_build(project, told.dockerfile, told.target, assume)
+        if image is not None and told.taken is not None:
+            image = replace(image, evidence=(told.place, told.taken), taken=told.taken)
     environment = _environment(built, told, assume)
     source = Source(container=told.workdir, project=told.folder)
     sources = tuple(built.sources) if built is not None else (source,)

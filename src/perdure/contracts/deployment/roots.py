@@ -46,7 +46,7 @@ def read_roots(project: Project, *, assume: Mapping[str, str]) -> tuple[Root, ..
     others = [path for path in yamls if path not in set(composes)]
     roots += kubernetes_roots(project, others, builds, assume)
     roots = _without_side_roots(project, roots)
-    roots += platform_roots(project, assume)
+    roots += platform_roots(project, builds, assume)
     used = {service.image.dockerfile for root in roots for service in root.services}
     for path in dockerfiles(project):
         is_link = (project.folder / path).is_symlink()
