@@ -59,6 +59,20 @@ def subjects(root: Root) -> tuple[Service, ...]:
     return tuple(python or own)
 
 
+def beside(root: Root) -> tuple[str, ...]:
+    """Return the names of services that are built here and not judged, as they run no Python."""
+    judged = subjects(root)
+    return tuple(
+        each.name
+        for each in root.services
+        if all(each is not one for one in judged)
+        and each.image.dockerfile is not None
+        and each.replicas.value != 0
+        and is_other_language(each)
+        and not _is_beside(each)
+    )
+
+
 def judged_roots(roots: tuple[Root, ...]) -> list[tuple[Root, tuple[Service, ...]]]:
     """Return the roots with the services of them that are judged.
 

@@ -15,7 +15,7 @@ from perdure.contracts._elsewhere import OF_SERVERS, about_elsewhere
 from perdure.contracts._ignoring import Ignores
 from perdure.contracts._patterns import regex
 from perdure.contracts._secrets import without_secrets
-from perdure.contracts._subjects import deployed, judged_roots
+from perdure.contracts._subjects import beside, deployed, judged_roots
 from perdure.contracts._words import Words, is_fact, settings_of, wrong_values
 from perdure.contracts.code import read_code
 from perdure.contracts.code.facts import CodeFacts
@@ -91,7 +91,9 @@ def judged_report(project: Project, settings: Settings) -> tuple[Report, tuple[J
             found[1].append(finding)
     report = Report(
         roots=tuple(
-            RootReport(root=root.root, kind=root.kind, findings=tuple(findings))
+            RootReport(
+                root=root.root, kind=root.kind, findings=tuple(findings), beside=beside(root)
+            )
             for root, findings in by_root.values()
         ),
         unread=tuple(replace(each, reason=without_secrets(each.reason)) for each in project.unread),

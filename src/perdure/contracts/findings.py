@@ -73,11 +73,19 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class RootReport(Struct, frozen=True, kw_only=True):
-    """All findings of one deployment root; `root` is its main file, in the checked folder."""
+    """All findings of one deployment root.
+
+    Attributes:
+        root: its main file, in the checked folder.
+        kind: what reads that file.
+        findings: of each service that is judged, every contract.
+        beside: services that are built here, run no Python, and are not judged beside others.
+    """
 
     root: str
     kind: RootKind
     findings: tuple[Finding, ...]
+    beside: tuple[str, ...] = ()
 
 
 class Unread(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ import pytest
 
 from perdure.contracts.check import check
 from perdure.contracts.findings import Contract, Verdict
-from perdure.contracts.report import as_text
+from perdure.contracts.report import as_json, as_markdown, as_text
 from tests.contracts.projects import COMPOSE, DOCKERFILE, MEMORY, project
 
 NODE = 'FROM node:22-slim\nWORKDIR /app\nCOPY . .\nCMD ["node", "server.js"]\n'
@@ -43,6 +43,25 @@ def test_a_front_end_that_nothing_deploys_is_not_asked_about_beside_an_agent(tmp
         tmp_path / "alone", web__Dockerfile=NODE, Dockerfile=None, compose_dot_yaml=None
     )
     assert [root.root for root in check(alone).roots] == ["web/Dockerfile"]
+
+
+BESIDE = COMPOSE + (
+    "  web:\n    build: web\n  idle:\n    build: web\n    scale: 0\n"
+    "  tool:\n    build: web\n    profiles: [dev]\n  db:\n    image: postgres:17\n"
+)
+
+
+def test_what_is_built_and_not_judged_is_named(tmp_path):
+    folder = project(
+        tmp_path, compose_dot_yaml=BESIDE, web__Dockerfile=NODE, web__server_dot_js="serve()\n"
+    )
+    report = check(folder)
+    [root] = report.roots
+    assert (root.beside, {each.service for each in root.findings}) == (("web",), {"api"})
+    assert as_json(report)["roots"][0]["beside"] == ["web"]
+    said = "Not judged, as no Python of the project runs there: "
+    assert f"(Compose). {said}web." in " ".join(as_text(report).split())
+    assert f"{said}`web`." in as_markdown(report)
 
 
 KEPT_ALIVE = COMPOSE + '  shell:\n    build: .\n    command: ["tail", "-f", "/dev/null"]\n'

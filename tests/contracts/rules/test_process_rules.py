@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from perdure.contracts.code.facts import ARQ_WAITS, Drain
 from perdure.contracts.deployment.facts import Image, Process, Signal, Update
 from perdure.contracts.evidence import Confidence, Known
 from perdure.contracts.findings import RootKind, Verdict
@@ -37,6 +38,15 @@ def update(*, strict=False, **changes):
 def test_a_signal_that_arrives():
     found = signal()
     assert (found.verdict, found.question, found.repair) == (H, None, None)
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(None, False), (0.0, False), (20.0, True)])
+def test_arq_cancels_its_jobs_unless_it_is_told_to_wait(seconds, waits):
+    drain = Drain(seconds=Known(value=seconds), what=ARQ_WAITS)
+    facts = code(drains=() if seconds is None else (drain,))
+    found = signal(facts, start=start("arq app.jobs.Settings"))
+    assert found.verdict is H
+    assert ("can finish" in found.summary, bool(found.warnings)) == (waits, not waits)
 
 
 def test_a_signal_that_is_lost_has_a_repair():

@@ -10,7 +10,7 @@ from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import dotted, evidence, keyword
 from perdure.contracts.code._scopes import Call, Scope
 from perdure.contracts.code._values import Kind
-from perdure.contracts.code.facts import Drain
+from perdure.contracts.code.facts import ARQ_WAITS, Drain
 from perdure.contracts.deployment.facts import Service
 from perdure.contracts.evidence import Known
 from perdure.contracts.limits import NUMBER_MAX
@@ -19,7 +19,7 @@ from perdure.contracts.numbers import decimal
 _STOPS = regex(r"stop|shutdown|drain|graceful|terminat|aexit|aclose|cleanup", re.IGNORECASE)
 _ASSIGNED = {
     "graceful_timeout": "the graceful timeout of the server",
-    "job_completion_wait": "what arq waits for its jobs",
+    "job_completion_wait": ARQ_WAITS,
     "worker_soft_shutdown_timeout": "the soft shutdown of Celery",
     "timeout_graceful_shutdown": "the graceful shutdown of uvicorn",
 }

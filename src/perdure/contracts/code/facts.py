@@ -82,6 +82,10 @@ class Degrade(Struct, frozen=True, kw_only=True):
     context manager never entered, a name that does not exist)."""
 
 
+ARQ_WAITS = "what arq waits for its jobs"
+"""What a drain is of, where a worker of arq has `job_completion_wait`."""
+
+
 class Drain(Struct, frozen=True, kw_only=True):
     """How long the code takes to finish what runs after SIGTERM."""
 

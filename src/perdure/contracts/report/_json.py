@@ -16,6 +16,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "root": root.root,
                 "kind": root.kind.value,
                 "findings": [finding_json(finding) for finding in root.findings],
+                "beside": list(root.beside),
             }
             for root in report.roots
         ],

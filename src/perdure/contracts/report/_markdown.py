@@ -31,6 +31,9 @@ def as_markdown(report: Report) -> str:
         ]
         if questions:
             parts += ["Open:", "", *questions, ""]
+        if root.beside:
+            names = ", ".join(_code(name) for name in root.beside)
+            parts += [f"Not judged, as no Python of the project runs there: {names}.", ""]
     if report.unread:
         parts += ["Not read:", ""]
         parts += [f"- {_code(each.file)}: {_text(each.reason)}" for each in report.unread]

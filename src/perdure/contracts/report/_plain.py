@@ -67,6 +67,7 @@ def _root(root: RootReport) -> RootReport:
         root,
         root=one_line(root.root),
         findings=tuple(_finding(each) for each in root.findings),
+        beside=tuple(one_line(each) for each in root.beside),
     )
 
 

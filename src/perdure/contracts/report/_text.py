@@ -318,7 +318,18 @@ def _counts(report: Report, *, everything: bool) -> list[str]:
     deployments = ", ".join(f"{shown(root)} ({KINDS[root.kind]})" for root in report.roots[:3])
     more = f" and {len(report.roots) - 3} more" if len(report.roots) > 3 else ""  # noqa: PLR2004  # shown above
     noun = "service" if services == 1 else "services"
-    return _wrapped(f"{said}; {services} {noun} of {deployments}{more}.", "")
+    beside = list(dict.fromkeys(name for root in report.roots for name in root.beside))
+    others = f" Not judged, as no Python of the project runs there: {_some(beside)}." if beside else ""
+    return _wrapped(f"{said}; {services} {noun} of {deployments}{more}.{others}", "")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return ", ".join(names[:_NAMES_MAX]) + more
+
+
+_NAMES_MAX = 6
+"""Services that are named in one line."""
 
 
 def _next(

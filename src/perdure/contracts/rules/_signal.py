@@ -7,7 +7,7 @@ container fast and still does not let the server drain, so it never makes a viol
 from msgspec.structs import replace
 
 from perdure.contracts._exec_form import advice
-from perdure.contracts.code.facts import CodeFacts
+from perdure.contracts.code.facts import ARQ_WAITS, CodeFacts
 from perdure.contracts.deployment.facts import Root, Service, Signal, Start
 from perdure.contracts.evidence import Confidence, Evidence, Known, weakest
 from perdure.contracts.findings import Contract, Finding, Verdict
@@ -90,7 +90,7 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
             return lost
         return replace(lost, summary=lost.summary.replace("SIGTERM", given.value, 1))
     if start.signal.value is Signal.REACHES:
-        return _reaches(begun, start)
+        return _told_of_queue(_reaches(begun, start), start, code)
     return replace(
         begun,
         confidence=start.signal.confidence,
@@ -111,6 +111,22 @@ def _reaches(
         summary=f"{sent} gets to {name}, which can finish what is under way",
         evidence=tuple(dict.fromkeys((*start.signal.evidence, *more))),
         assumptions=start.signal.assumed,
+    )
+
+
+def _told_of_queue(held: Finding, start: Start, code: CodeFacts) -> Finding:
+    """Return a verdict on a worker of arq that tells what becomes of its jobs.
+
+    It cancels them at once, and gives them back to the queue, unless it is told to wait for them.
+    """
+    is_arq = start.server is not None and start.server.program == "arq"
+    waits = any(each.what == ARQ_WAITS and each.seconds.value != 0 for each in code.drains)
+    if not is_arq or waits:
+        return held
+    return replace(
+        held,
+        summary="SIGTERM gets to arq, which cancels its jobs and puts them back into the queue",
+        warnings=(*held.warnings, "its jobs are cut off and begin anew: job_completion_wait waits"),
     )
 
 
