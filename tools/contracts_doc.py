@@ -44,11 +44,13 @@ nobody sets it (`.env.example`, `${A:-b}`, defaults of settings); a real `.env` 
 `inferred`: what is usual; another reading is possible.
 
 Only services of the project are judged: databases and other people's images are read, because
-services depend on them.
+services depend on them. What is built here in another language is judged where nothing in Python
+is beside it, else its name stands at the end of the report (`beside` in JSON).
 
 What is read: Compose files, Kubernetes manifests, kustomizations, charts, Dockerfiles, and of
 platforms `render.yaml`, `fly.toml`, `railway.json` and `railway.toml`, and a Procfile where no
-Dockerfile is beside it. Defaults of platforms are those of their documentation: Render waits 30 s
+Dockerfile is beside it. An image that is only named is the Dockerfile's of which a build command,
+a Compose file or its own name says so; else it is named as not judged. Defaults of platforms are those of their documentation: Render waits 30 s
 after SIGTERM, Fly 5 s after SIGINT; volumes of Railway, what a Procfile leaves open, and variables
 that a platform's file does not set (secrets, what a dashboard says) are questions. Files for Cloud
 Run, ECS, Nomad, App Engine, Heroku (`app.json`, `heroku.yml`), Terraform, systemd, Quadlet and
