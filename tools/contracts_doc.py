@@ -7,7 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from perdure.contracts._words import FACTS
+from perdure.contracts._words import ANSWERS, FACTS
 from perdure.contracts.findings import Contract
 from perdure.contracts.report import EXPLAINED, TITLES
 
@@ -50,11 +50,11 @@ is beside it, else its name stands at the end of the report (`beside` in JSON).
 What is read: Compose files, Kubernetes manifests, kustomizations, charts, Dockerfiles, and of
 platforms `render.yaml`, `fly.toml`, `railway.json` and `railway.toml`, and a Procfile where no
 Dockerfile is beside it. An image that is only named is the Dockerfile's of which a build command,
-a Compose file or its own name says so; else it is named as not judged. Defaults of platforms are those of their documentation: Render waits 30 s
-after SIGTERM, Fly 5 s after SIGINT; volumes of Railway, what a Procfile leaves open, and variables
-that a platform's file does not set (secrets, what a dashboard says) are questions. Files for Cloud
-Run, ECS, Nomad, App Engine, Heroku (`app.json`, `heroku.yml`), Terraform, systemd, Quadlet and
-Modal are named as not read.
+a Compose file or its own name says so; else it is named as not judged. Defaults of platforms are
+those of their documentation: Render waits 30 s after SIGTERM, Fly 5 s after SIGINT; volumes of
+Railway, what a Procfile leaves open, and variables that a platform's file does not set (secrets,
+what a dashboard says) are questions. Files for Cloud Run, ECS, Nomad, App Engine, Heroku
+(`app.json`, `heroku.yml`), Terraform, systemd, Quadlet and Modal are named as not read.
 
 **Living with a finding.** `# perdure: ignore[R4] restarted by systemd` in a line of its story, or
 in the line above it. The reason is needed; `until=2027-01-01` gives it an end. `--write-baseline
@@ -101,6 +101,7 @@ def page() -> str:
             "[specimens.md](specimens.md).\n\n"
         )
     facts = "".join(f"| `{key}` | {takes} |\n" for key, takes in FACTS.items())
+    facts += f"| a contract, as `R3` | {ANSWERS}: what you know, where its question is open |\n"
     return (
         HEAD.replace("FACTS\n", f"{facts}\n")
         + table

@@ -49,7 +49,8 @@ def _answer(finding: Finding, question: str, service: Service, root: Root) -> st
     of_platform = _OF_PLATFORM.get(finding.contract, _of_state)(finding, service, root)
     if of_platform is not None:
         return of_platform
-    return f"# perdure: ignore[{finding.contract}] WHY, above the line that is named"
+    contract = finding.contract
+    return f"--assume {contract}=held if it is kept, {contract}=violated if not"
 
 
 def _environment(root: Root) -> str:

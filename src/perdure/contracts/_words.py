@@ -1,8 +1,8 @@
 """What a person tells a check with `--assume`: settings, and facts of the platform.
 
 A key in capitals is a setting, as the environment has it. The keys of `FACTS` say what the
-platform does where no file says it; `SERVICE.key` says it of one service. What a file says is never
-replaced.
+platform does where no file says it; a contract's own (`R3=held`) answers what is open of it.
+`SERVICE.key` says it of one service. What files say is never replaced.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from perdure.contracts.code.facts import CodeFacts, Drain
 from perdure.contracts.deployment._values import seconds
 from perdure.contracts.deployment.facts import Lifetime, Mount, Service, Signal
-from perdure.contracts.evidence import Known
-from perdure.contracts.findings import Contract, Finding
+from perdure.contracts.evidence import Confidence, Known
+from perdure.contracts.findings import Contract, Finding, Verdict
 from perdure.contracts.numbers import whole
 from perdure.contracts.rules import is_handled
 
@@ -37,6 +37,10 @@ FACTS: Mapping[str, str] = {
 """Keys that say what the platform does, and what they take."""
 
 
+VERDICTS = (Verdict.HELD, Verdict.VIOLATED, Verdict.NOT_APPLICABLE)
+"""What may be said of a contract that is open."""
+
+
 def settings_of(assume: Mapping[str, str]) -> dict[str, str]:
     """Return what is said of the environment: all but facts of the platform."""
     return {key: value for key, value in assume.items() if not is_fact(key)}
@@ -44,13 +48,13 @@ def settings_of(assume: Mapping[str, str]) -> dict[str, str]:
 
 def is_fact(key: str) -> bool:
     """Whether a key is one of the platform's, of all services or of one."""
-    return key.rpartition(".")[2] in FACTS
+    return key.rpartition(".")[2] in _TAKES
 
 
 def wrong_values(assume: Mapping[str, str]) -> tuple[str, ...]:
     """Return what is said of a key that takes other values, with what it takes."""
     return tuple(
-        f"{key}={value}: {key.rpartition('.')[2]} takes {FACTS[key.rpartition('.')[2]]}"
+        f"{key}={value}: {key.rpartition('.')[2]} takes {_TAKES[key.rpartition('.')[2]]}"
         for key, value in sorted(assume.items())
         if is_fact(key) and _READ[key.rpartition(".")[2]](value) is None
     )
@@ -144,6 +148,23 @@ class Words:
             words += [*service.replicas.assumed, *service.workers.assumed]
         return replace(finding, assumptions=tuple(dict.fromkeys((*finding.assumptions, *words))))
 
+    def on_verdict(self, finding: Finding, service: Service) -> Finding:
+        """Return an open finding as what was said of its contract; others as they are."""
+        if finding.verdict is not Verdict.UNDECIDED:
+            return finding
+        said = self._said(service, finding.contract.value)
+        if said is None:
+            return finding
+        return replace(
+            finding,
+            verdict=said[1],
+            confidence=Confidence.INFERRED,
+            summary=f"{finding.summary}{BY_WORD}",
+            question=None,
+            is_beyond_files=False,
+            assumptions=(*finding.assumptions, said[0]),
+        )
+
 
 _UNDER_WAY = "what is under way"
 
@@ -162,5 +183,10 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "stop_grace_period": seconds,
     "volumes": _folders,
     "workers": whole,
+    **{each.value: {one.value: one for one in VERDICTS}.get for each in Contract},
 }
 """What reads the value of each key; `None`: it is none."""
+
+ANSWERS = f"{', '.join(VERDICTS[:-1])} or {VERDICTS[-1]}"
+
+_TAKES: Mapping[str, str] = {**FACTS, **{each.value: ANSWERS for each in Contract}}

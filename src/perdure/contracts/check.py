@@ -174,6 +174,7 @@ def examined(project: Project, settings: Settings, words: Words | None = None) -
                 if not (service.is_one_shot and contract in OF_SERVERS):
                     finding = _read_in_part(finding, code)
                 finding = about_elsewhere(finding, service, code)
+                finding = words.on_verdict(finding, said)
                 finding = answerable(finding, said, root)
                 yield Judged(root=root, service=service, finding=finding)
 

@@ -51,6 +51,8 @@ def findings(folder, files, **assume):
 SQLITE = CODE.replace('os.environ["SAVER_KIND"]', '"sqlite"')
 BARE = {"Dockerfile": DOCKERFILE, "app.py": SQLITE}
 IN_MEMORY = {**BARE, "app.py": CODE.replace('os.environ["SAVER_KIND"]', '"memory"')}
+STEP = 'builder.add_node("a", lambda state: state)\n'
+IN_STEPS = {**BARE, "app.py": IN_MEMORY["app.py"].replace(STEP, STEP + STEP.replace('"a"', '"b"'))}
 COMPOSED = {"Dockerfile": DOCKERFILE, "app.py": CODE, "compose.yaml": COMPOSE}
 NPM = {**BARE, "Dockerfile": SLIM + 'CMD ["supervisord"]\n'}
 GUNICORN = {**BARE, "Dockerfile": SLIM + 'CMD ["gunicorn", "app:app"]\n'}
@@ -72,6 +74,8 @@ GUNICORN = {**BARE, "Dockerfile": SLIM + 'CMD ["gunicorn", "app:app"]\n'}
         (GUNICORN, Contract.R1, {"stop_grace_period": "5s"}, V),
         (NPM, Contract.R2, {"sigterm": "reaches"}, H),
         (NPM, Contract.R2, {"sigterm": "lost"}, V),
+        (IN_STEPS, Contract.R3, {"R3": "held"}, H),
+        (IN_STEPS, Contract.R3, {"R3": "violated"}, V),
     ],
 )
 def test_the_answer_that_a_question_names_settles_it(tmp_path, files, contract, assume, verdict):
@@ -105,6 +109,8 @@ def test_a_word_about_a_service_that_is_not_there_is_an_error_that_names_those_t
         ({"restart": "always"}, "restart=always: no open question needs it"),
         ({"replicas": "many"}, "replicas=many: replicas takes a number"),
         ({"sigterm": "perhaps"}, "sigterm=perhaps: sigterm takes reaches or lost"),
+        ({"R4": "held"}, "R4=held: no open question needs it"),
+        ({"api.R1": "yes"}, "api.R1=yes: R1 takes held, violated or not_applicable"),
     ],
 )
 def test_what_is_assumed_in_vain_is_told(tmp_path, assume, said):

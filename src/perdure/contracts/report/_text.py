@@ -319,8 +319,10 @@ def _counts(report: Report, *, everything: bool) -> list[str]:
     more = f" and {len(report.roots) - 3} more" if len(report.roots) > 3 else ""  # noqa: PLR2004  # shown above
     noun = "service" if services == 1 else "services"
     beside = list(dict.fromkeys(name for root in report.roots for name in root.beside))
-    others = f" Not judged, as no Python of the project runs there: {_some(beside)}." if beside else ""
-    return _wrapped(f"{said}; {services} {noun} of {deployments}{more}.{others}", "")
+    whole = f"{said}; {services} {noun} of {deployments}{more}."
+    if beside:
+        whole += f" Not judged, as no Python of the project runs there: {_some(beside)}."
+    return _wrapped(whole, "")
 
 
 def _some(names: list[str]) -> str:
