@@ -42,7 +42,7 @@ def may_be_elsewhere(flow: Flow, kept: Kept) -> bool:
     values = list(_values(flow, kept))
     if any(_is_given_store(flow, scope, value) for scope, value in values):
         return True
-    if any(_is_read(kept, scope, value) for scope, value in values):
+    if any(is_read(kept, scope, value) for scope, value in values):
         return True
     if any(_is_filled(flow, one) for one in classes_of(flow, kept)):
         return True
@@ -160,7 +160,7 @@ def _is_in_memory(flow: Flow, scope: Scope, node: ast.expr | None, depth: int = 
     return False
 
 
-def _is_read(kept: Kept, scope: Scope, node: ast.Call) -> bool:
+def is_read(kept: Kept, scope: Scope, node: ast.Call) -> bool:
     """Whether what is put into a dict is read from somewhere under the id of a conversation."""
     func = node.func
     if isinstance(func, ast.Attribute) and is_dict(func.value, kept.variable.name):

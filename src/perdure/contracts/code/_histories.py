@@ -16,6 +16,7 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._beside import beside
 from perdure.contracts.code._elsewhere import classes_of, is_overridden, may_be_elsewhere
 from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._handed import Handing
 from perdure.contracts.code._instead import with_instead
 from perdure.contracts.code._kept import Kept, dicts_of, is_dict, own, site_of
 from perdure.contracts.code._outliving import reached
@@ -25,6 +26,14 @@ from perdure.contracts.code._scopes import Scope, last_name, walk
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._speaking import TELLS, Speaking, id_in
 from perdure.contracts.code._startup import is_route
+from perdure.contracts.code._turns import (
+    ADDS,
+    HISTORY,
+    adds_message,
+    is_got,
+    part,
+    writes_elsewhere,
+)
 from perdure.contracts.code._waits import Waits
 from perdure.contracts.code.facts import Degrade, Medium, Role, Site
 
@@ -35,9 +44,6 @@ _HOLDS = {
 }  # fmt: skip
 """Objects of libraries that hold messages."""
 
-_HISTORY = regex(
-    r"(?i)^(chat_?|conversation_?|message_?)?(history|messages|transcript|turns|dialogue|log)$"
-)
 _MESSAGES = regex(
     r"(?i)^(new_|all_|chat_?|message_?|conversation_?)?(history|messages|transcript)$"
 )
@@ -52,18 +58,14 @@ _MEMORIES = {"memory", "chat_memory", "chat_history"}
 _GIVES = regex(r"(?i)(history|messages|transcript|conversation)$")
 """Names of functions that give a conversation."""
 
-_ADDS = regex(r"^(append|extend|add_\w*messages?|add_turn|appendleft)$")
-_KEEPS = regex(
-    r"^(dump|dumps|save|persist|commit|insert|upsert|setex|hset|write|write_text|execute|put_item|"
-    r"save_\w+|persist_\w+|insert_\w+|store_\w+|flush\w*|sync\w*)$"
-)
-
 
 class Histories(Struct):
     """Where conversations are, and what becomes of them when their store fails."""
 
     sites: tuple[Site, ...] = ()
     degrades: tuple[Degrade, ...] = ()
+    through: tuple[Scope, ...] = ()
+    """Functions that a conversation is handed through, beside those that use its dict."""
 
 
 def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
@@ -74,6 +76,7 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
     tables = (*tables_of(flow, sites, speaking), *files_of(flow, sites, speaking))
     beside_it = any(one.chosen.value is not False for one in tables)
     waits = Waits(flow)
+    handing = Handing(flow)
     found: list[Site] = []
     degrades: list[Degrade] = []
     for kept in dicts_of(flow):
@@ -84,9 +87,9 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
         if is_overridden(flow, kept):
             continue
         seen, instead = with_instead(flow, kept, tables)
-        told = _history(flow, sites, seen, speaking)
+        told = _history(flow, sites, seen, speaking, handing)
         degrades.extend(instead if told.sites else [])
-        names_threads = any("thread_id" in one.words for one in kept.users)
+        names_threads = any("thread_id" in one.words for one in (*kept.users, *told.through))
         is_beside = bool(told.degrades) or len(told.sites) > 1
         is_open = bool(told.sites) and may_be_elsewhere(flow, kept)
         is_copy = not is_beside and (beside_it or is_open or (has_saver and names_threads))
@@ -103,14 +106,29 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
 # ------------------------------------------------------------------------------- conversations
 
 
-def _history(flow: Flow, sites: Sites, kept: Kept, speaking: Speaking) -> Histories:
-    name = kept.variable.name
+def _history(
+    flow: Flow, sites: Sites, kept: Kept, speaking: Speaking, handing: Handing
+) -> Histories:
     written = next(
         ((one, line) for one in kept.users if (line := _stored_at(one, kept)) is not None), None
     )
     if written is None:
         return Histories()
-    writes_elsewhere = any(_writes_elsewhere(scope) for scope in kept.users)
+    found = _near(flow, sites, kept, speaking, written)
+    if found is not None:
+        return found
+    way = handing.of(kept)
+    if way is None:
+        return Histories()
+    site = _kept_site(flow, kept, written, way.asked, way.added)
+    return Histories((site,), through=way.scopes)
+
+
+def _near(
+    flow: Flow, sites: Sites, kept: Kept, speaking: Speaking, written: tuple[Scope, int]
+) -> Histories | None:
+    """Return what is found where the functions that use a dict speak to a model themselves."""
+    is_written = any(writes_elsewhere(scope) for scope in kept.users)
     holds = next(
         (
             (one, line)
@@ -119,27 +137,33 @@ def _history(flow: Flow, sites: Sites, kept: Kept, speaking: Speaking) -> Histor
         ),
         None,
     )
-    if holds is None and not _is_told(kept) and not writes_elsewhere:
-        return Histories()
-    is_far = holds is not None or writes_elsewhere
+    if holds is None and not _is_told(kept) and not is_written:
+        return None
+    is_far = holds is not None or is_written
     for scope in _readers(flow, kept):
         is_near = is_far or kept.owner is None or scope in kept.users
         line = speaking.line(scope) if is_near else speaking.told(scope)
         if line is None and holds is not None and scope in kept.users:
-            line = _asked_at(scope, name) if _speak(flow, kept, speaking) else None
+            line = _asked_at(scope, kept.name) if _speak(flow, kept, speaking) else None
         if line is not None and (holds is not None or not _is_huge(scope)):
-            site = site_of(
-                flow,
-                kept,
-                Role.HISTORY,
-                (*written, f"keeps a conversation in {name} by its id"),
-                (scope, line, "gives it to the model again"),
-            )
-            if not writes_elsewhere:
+            site = _kept_site(flow, kept, written, (scope, line))
+            if not is_written:
                 return Histories((site,))
             other = beside(flow, sites, site, written)
             return Histories() if other is None else Histories(other.sites, other.degrades)
-    return Histories()
+    return None
+
+
+def _kept_site(
+    flow: Flow,
+    kept: Kept,
+    written: tuple[Scope, int],
+    told: tuple[Scope, int],
+    added: tuple[Scope, int] | None = None,
+) -> Site:
+    steps = [(*written, f"keeps a conversation in {kept.name} by its id")]
+    steps += [(*added, "adds what is said")] if added is not None and added != told else []
+    return site_of(flow, kept, Role.HISTORY, *steps, (*told, "gives it to the model again"))
 
 
 def _speak(flow: Flow, kept: Kept, speaking: Speaking) -> bool:
@@ -160,7 +184,7 @@ def _asks_with_history(scope: Scope) -> bool:
     return any(
         _ANSWERS.match(call.name)
         and any(
-            (isinstance(one, ast.Attribute) and _HISTORY.match(own(one).strip("_")))
+            (isinstance(one, ast.Attribute) and HISTORY.match(own(one).strip("_")))
             or (isinstance(given, ast.Name) and given.id == "self")
             for given in call.node.args
             for one in ast.walk(given)
@@ -206,7 +230,7 @@ def _holds_messages(flow: Flow, scope: Scope, kept: Kept) -> int | None:
     aliases = {
         one
         for one, assigns in scope.assigns.items()
-        if any(assign.value is not None and _is_got(assign.value, name) for assign in assigns)
+        if any(assign.value is not None and is_got(assign.value, name) for assign in assigns)
     }
     for assign in scope.items:
         target = assign.target
@@ -221,7 +245,7 @@ def _given_at(scope: Scope, name: str) -> int | None:
     """Return where a function that is named for a conversation gives what a dict holds."""
     for result in scope.results if _GIVES.search(scope.name) else ():
         if result.value is not None and any(
-            isinstance(one, ast.expr) and _is_got(one, name) for one in ast.walk(result.value)
+            isinstance(one, ast.expr) and is_got(one, name) for one in ast.walk(result.value)
         ):
             return result.line
     return None
@@ -237,53 +261,17 @@ def _added_at(flow: Flow, scope: Scope, name: str, aliases: set[str]) -> int | N
         if is_begun and any(_is_conversation(flow, scope, one) for one in call.node.args[1:]):
             return call.node.lineno
         base = func.value
-        is_of_it = _is_got(base, name) or (isinstance(base, ast.Name) and base.id in aliases)
+        is_of_it = is_got(base, name) or (isinstance(base, ast.Name) and base.id in aliases)
         if not is_of_it and isinstance(base, ast.Subscript | ast.Attribute):
             inner = base.value  # sessions[sid]["messages"].append(...), session.history.append(...)
-            is_part = _is_got(inner, name) or (isinstance(inner, ast.Name) and inner.id in aliases)
-            is_of_it = is_part and bool(_HISTORY.match(_part(base)))
-        if is_of_it and _ADDS.match(func.attr) and _adds_message(call.node):
+            is_part = is_got(inner, name) or (isinstance(inner, ast.Name) and inner.id in aliases)
+            is_of_it = is_part and bool(HISTORY.match(part(base)))
+        if is_of_it and ADDS.match(func.attr) and adds_message(call.node):
             return call.node.lineno
     return None
 
 
-def _part(node: ast.expr) -> str:
-    if isinstance(node, ast.Subscript):
-        return str(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
-    return node.attr if isinstance(node, ast.Attribute) else ""
-
-
-def _is_got(node: ast.expr, name: str) -> bool:
-    """Whether an expression is an item of the dict: by brackets, `get` or `setdefault`."""
-    if isinstance(node, ast.Subscript):
-        return is_dict(node.value, name)
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in {"get", "setdefault"}
-        and is_dict(node.func.value, name)
-    )
-
-
-def _adds_message(node: ast.Call) -> bool:
-    if last_name(node.func).startswith("add_"):
-        return True
-    for given in node.args:
-        for one in walk(given):
-            match one:
-                case ast.Dict():
-                    keys = {key.value for key in one.keys if isinstance(key, ast.Constant)}
-                    if keys & {"role", "content", "user", "assistant", "question", "text"}:
-                        return True
-                case ast.Call() if "Message" in last_name(one.func):
-                    return True
-                case ast.Name() | ast.Attribute() if _SAID.search(last_name(one)):
-                    return True
-    return False
-
-
 _OF_IDS = regex(r"(?i)_(threads?|sessions?|ids?)$")
-_SAID = regex(r"(?i)message|msg|turn|entry|reply|response|answer|history|prompt")
 
 
 def _is_conversation(flow: Flow, scope: Scope, value: ast.expr) -> bool:
@@ -300,7 +288,7 @@ def _is_conversation(flow: Flow, scope: Scope, value: ast.expr) -> bool:
             )
         case ast.Dict():
             keys = [key.value for key in value.keys if isinstance(key, ast.Constant)]
-            return any(isinstance(key, str) and _HISTORY.match(key) for key in keys)
+            return any(isinstance(key, str) and HISTORY.match(key) for key in keys)
         case ast.Call():
             if {last_name(value.func), _base(value.func)} & _HOLDS:
                 return True
@@ -322,13 +310,13 @@ def _asked_at(scope: Scope, name: str) -> int | None:
     aliases = {
         one
         for one, assigns in scope.assigns.items()
-        if any(assign.value is not None and _is_got(assign.value, name) for assign in assigns)
+        if any(assign.value is not None and is_got(assign.value, name) for assign in assigns)
     }
     for call in scope.calls:
         func = call.node.func
         if isinstance(func, ast.Attribute) and _ASKS.match(func.attr):
             base = func.value
-            if _is_got(base, name) or (isinstance(base, ast.Name) and base.id in aliases):
+            if is_got(base, name) or (isinstance(base, ast.Name) and base.id in aliases):
                 return call.node.lineno
     return None
 
@@ -336,16 +324,12 @@ def _asked_at(scope: Scope, name: str) -> int | None:
 def _has_history(flow: Flow, owner: Scope) -> bool:
     """Whether objects of a class have messages among their attributes."""
     for one in flow.program.family(owner):
-        if any(_HISTORY.match(name) for name in one.assigns):
+        if any(HISTORY.match(name) for name in one.assigns):
             return True
         for begin in one.inner.get("__init__", ()):
-            if any(_HISTORY.match(own(assign.target).strip("_")) for assign in begin.attributes):
+            if any(HISTORY.match(own(assign.target).strip("_")) for assign in begin.attributes):
                 return True
     return False
-
-
-def _writes_elsewhere(scope: Scope) -> bool:
-    return any(_KEEPS.match(call.name) for call in scope.calls)
 
 
 def _stored_at(scope: Scope, kept: Kept) -> int | None:
@@ -363,7 +347,7 @@ def _stored_at(scope: Scope, kept: Kept) -> int | None:
         is_begun = func.attr == "setdefault" and is_dict(base, name) and call.node.args
         if is_begun and id_in(call.node.args[0], scope):
             return call.node.lineno
-        is_longer = bool(_ADDS.match(func.attr))
+        is_longer = bool(ADDS.match(func.attr))
         if is_longer and isinstance(base, ast.Subscript) and _holds(base, name, scope):
             return call.node.lineno
     for node in walk(scope.node) if kept.makes_items else ():

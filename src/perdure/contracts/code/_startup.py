@@ -117,13 +117,13 @@ def _of_object(flow: Flow, scope: Scope, func: ast.Attribute) -> Scope | None:
 
 def _called(flow: Flow, scope: Scope, node: ast.expr) -> list[Scope]:
     def only(name: str) -> list[Scope]:
-        methods = [m for m in flow.program.methods_named(name) if not _is_abstract(m)]
+        methods = [m for m in flow.program.methods_named(name) if not is_abstract(m)]
         return methods if len(methods) == 1 else []
 
     return functions_called(flow, scope, node, only)
 
 
-def _is_abstract(method: Scope) -> bool:
+def is_abstract(method: Scope) -> bool:
     """Whether a method is only there to be written by another class."""
     if any(
         last_name(one).startswith("abstract") for one in getattr(method.node, "decorator_list", ())

@@ -116,3 +116,6 @@ IGNORED_MAX = 500
 
 WAITED_LINES_MAX = 100_000
 """Lines in which waits are looked for, counted again for each dict that they are about."""
+
+HANDED_LINES_MAX = 100_000
+"""Lines through which what dicts hold is followed to a model, counted again for each dict."""
