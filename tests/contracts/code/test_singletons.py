@@ -143,3 +143,36 @@ def test_what_a_parameter_is_given_under_a_condition_that_is_met_replaces_its_de
         {"app.py": HEAD + body + TAIL}, environment={"KIND": "none", "DB": "postgresql://db"}
     )
     assert chosen(other) == {"InMemorySaver"}
+
+
+IN_A_DICT = """
+import os
+from fastapi import FastAPI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import StateGraph
+app = FastAPI()
+_state = {"saver": None, "other": None}
+
+def saver():
+    if _state["saver"] is None:
+        _state["saver"] = InMemorySaver()
+    return _state["saver"]
+
+def other():
+    if _state["other"] is None:
+        _state["other"] = SqliteSaver("threads.db")
+    return _state["other"]
+
+@app.post("/run")
+def run(thread_id: str):
+    graph = StateGraph(dict).compile(checkpointer=ASKED())
+    return graph.invoke({}, {"configurable": {"thread_id": thread_id}})
+"""
+
+
+@pytest.mark.parametrize(("asked", "made"), [("saver", "InMemorySaver"), ("other", "SqliteSaver")])
+def test_a_dict_of_the_module_holds_what_is_made_once(read, asked, made):
+    found = read({"app.py": IN_A_DICT.replace("ASKED", asked)})
+    assert {site.class_name for site in found.sites if site.is_served} == {made}
+    assert chosen(found) == {made}

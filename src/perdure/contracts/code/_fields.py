@@ -293,8 +293,11 @@ class Fields:
         for leaf in self.flow.leaves(node.value, frame):
             found.extend(one.under(leaf.conditions) for one in self._at(leaf, key, place))
         if all(leaf.kind is Kind.UNKNOWN for leaf in found):
-            stored = self._stored(node.value, frame)
-            return stored or found
+            return self._stored(node.value, frame) or found
+        if key is not None and all(leaf.kind is Kind.CONST and leaf.value is None for leaf in found):
+            stored = self._stored(node.value, frame, key.value)
+            begun = [replace(leaf, is_initial=True) for leaf in found]
+            return [*begun, *stored] if stored else found
         return found
 
     def _at(self, leaf: Leaf, key: Leaf | None, place: Evidence) -> list[Leaf]:
@@ -341,12 +344,15 @@ class Fields:
         node = (table.plain or {}).get(key) if isinstance(key, str) else None
         return unknown() if node is None else leaf_of(self.flow, str(key), node, table.frame)
 
-    def _stored(self, node: ast.expr, frame: Frame) -> list[Leaf]:
-        """Return what is put into a container of this name anywhere in its module or class."""
+    def _stored(self, node: ast.expr, frame: Frame, key: object = None) -> list[Leaf]:
+        """Return what is put into a container of this name anywhere in its module or class.
+
+        `key`: only what is put there under this one; `None`: anything.
+        """
         name = last_name(node)
         found: list[Leaf] = []
         for scope, assign in index_of(frame.scope.module).stored.get(name, ()):
-            if self.flow.program.is_live(scope):
+            if self.flow.program.is_live(scope) and key in {None, _key_of(assign.target)}:
                 found.extend(self.flow.assigned(assign, self.flow.frame(scope)))
         return found[: limits.LEAVES_MAX]
 
