@@ -15,7 +15,7 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._elsewhere import classes_of, is_read
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import Kept
-from perdure.contracts.code._program import External
+from perdure.contracts.code._meanings import External
 from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import functions_called, is_abstract
 from perdure.contracts.code._turns import (
