@@ -294,7 +294,9 @@ class Fields:
             found.extend(one.under(leaf.conditions) for one in self._at(leaf, key, place))
         if all(leaf.kind is Kind.UNKNOWN for leaf in found):
             return self._stored(node.value, frame) or found
-        if key is not None and all(leaf.kind is Kind.CONST and leaf.value is None for leaf in found):
+        if key is not None and all(
+            leaf.kind is Kind.CONST and leaf.value is None for leaf in found
+        ):
             stored = self._stored(node.value, frame, key.value)
             begun = [replace(leaf, is_initial=True) for leaf in found]
             return [*begun, *stored] if stored else found
