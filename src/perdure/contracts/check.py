@@ -24,7 +24,7 @@ from perdure.contracts.deployment.facts import Root, Service
 from perdure.contracts.evidence import Confidence, Evidence
 from perdure.contracts.files import Project
 from perdure.contracts.findings import Contract, Finding, Report, RootReport, Verdict
-from perdure.contracts.rules import RULES
+from perdure.contracts.rules import RULES, as_it_runs
 from perdure.errors import CheckImpossible, NothingToCheck
 
 
@@ -166,6 +166,7 @@ def examined(project: Project, settings: Settings, words: Words | None = None) -
         for service in services:
             code = read_code(project, service, root, assume=assume)
             said, told = words.told(service, code)
+            told = as_it_runs(told, root)
             with_words = _with(root, service, said)
             for contract in wanted:
                 finding = _judged(project, said, told, with_words, contract, strict=settings.strict)

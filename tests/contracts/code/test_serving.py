@@ -135,3 +135,45 @@ def test_a_failure_before_anybody_has_what_keeps_the_saver_is_a_question(read):
     at = text.index("    try:\n"), text.index("app = FastAPI")
     facts = read({"app.py": text[: at[0]] + HOLDER + "\n" + text[at[1] :], "keeping.py": KEEPING})
     assert [one for one in told(facts) if one[1]] == []
+
+
+AGAIN = """
+from contextlib import asynccontextmanager
+from fastapi import FastAPI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import StateGraph
+
+@asynccontextmanager
+async def lifespan(app):
+    try:
+        tools = connect()
+        async with AsyncPostgresSaver.from_conn_string("postgresql://db/a") as saver:
+            app.state.saver = saver
+            yield
+    except Exception as error:
+        print("without tools", error)
+        async with SECOND as saver:
+            app.state.saver = saver
+            yield
+
+app = FastAPI(lifespan=lifespan)
+
+@app.post("/run")
+async def run(thread_id: str):
+    graph = StateGraph(dict).compile(checkpointer=app.state.saver)
+    return await graph.ainvoke({}, {"configurable": {"thread_id": thread_id}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "becomes"),
+    [
+        ('AsyncPostgresSaver.from_conn_string("postgresql://db/a")', []),
+        ('AsyncSqliteSaver.from_conn_string("threads.db")', [Medium.FILE]),
+    ],
+)
+def test_who_tries_the_same_again_falls_back_to_nothing_less(read, second, becomes):
+    found = read({"app.py": AGAIN.replace("SECOND", second)})
+    assert [one.becomes for one in found.degrades] == becomes

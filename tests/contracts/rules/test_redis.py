@@ -125,3 +125,71 @@ def test_a_volume_keeps_what_redis_writes(tmp_path, command, verdict):
             (one.file, one.line) for one in findings[Contract.S2].evidence
         }
         assert "--appendonly yes" in (findings[Contract.S2].repair or "")
+
+
+FALLEN = APP.replace(
+    'saver = RedisSaver(os.environ["REDIS_URL"])\nsaver.setup()\n',
+    """
+def made():
+    try:
+        saver = RedisSaver(os.environ["REDIS_URL"])
+        saver.setup()
+        return saver
+    except Exception:
+        return InMemorySaver()
+
+
+saver = made()
+""",
+).replace("import os\n", "import os\nfrom langgraph.checkpoint.memory import InMemorySaver\n")
+
+LATER = FALLEN.replace("        saver.setup()\n", "")
+RAISED = FALLEN.replace("return InMemorySaver()", "raise")
+
+
+@pytest.mark.parametrize(
+    ("app", "image", "command", "verdict"),
+    [
+        (FALLEN, "redis:7", "", Verdict.VIOLATED),
+        (FALLEN, "valkey/valkey:8", "", Verdict.VIOLATED),
+        (FALLEN, "redis:8", "", Verdict.HELD),
+        (FALLEN, "redis@sha256:abcd", "", Verdict.UNDECIDED),
+        (FALLEN, "redis:7", "    command: [redis-server, /etc/redis.conf]", Verdict.UNDECIDED),
+        (LATER, "redis:7", "", Verdict.UNDECIDED),
+        (RAISED, "redis:7", "", Verdict.UNDECIDED),
+    ],
+)
+def test_a_saver_that_surely_fails_leaves_what_its_handler_makes(
+    tmp_path, app, image, command, verdict
+):
+    said = found(tmp_path, compose(image, command), app)
+    assert {one.verdict for one in said.values()} == {verdict}
+    if verdict is Verdict.VIOLATED:
+        assert "InMemorySaver" in said[Contract.S1].summary
+        told = [(each.file, each.line) for each in said[Contract.S1].evidence]
+        assert told[0] == ("compose.yaml", 7)
+        assert ("app.py", FALLEN[: FALLEN.index("return InMemorySaver")].count("\n") + 1) in told
+
+
+STEPS = APP.replace(
+    "graph = StateGraph(dict)",
+    'steps = StateGraph(dict)\nsteps.add_node("a", ask)\nsteps.add_node("b", ask)\ngraph = steps',
+)
+UNENTERED = STEPS.replace("RedisSaver(os", "RedisSaver.from_conn_string(os").replace(
+    "saver.setup()\n", ""
+)
+
+
+@pytest.mark.parametrize(
+    ("app", "image", "verdict"),
+    [
+        (STEPS, "redis:8", Verdict.HELD),
+        (STEPS, "redis:7", Verdict.UNDECIDED),
+        (UNENTERED, "redis:8", Verdict.UNDECIDED),
+    ],
+)
+def test_steps_are_saved_by_a_saver_that_can_work(tmp_path, app, image, verdict):
+    folder = project(tmp_path, app_dot_py=app, compose_dot_yaml=compose(image))
+    report = check(folder, Settings(only=(Contract.R3, Contract.S3)))
+    said = {one.contract: one.verdict for one in report.roots[0].findings if one.service == "api"}
+    assert said == {Contract.R3: verdict, Contract.S3: verdict}

@@ -11,7 +11,7 @@ from perdure.contracts.code._executed import Executed, asked, joined
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._installed import without_missing
 from perdure.contracts.code._marks import evidence
-from perdure.contracts.code._scopes import Guard, GuardKind, Guards, Scope, walk
+from perdure.contracts.code._scopes import Guard, GuardKind, Guards, Scope, Try, last_name, walk
 from perdure.contracts.code._serving import started
 from perdure.contracts.code._sites import Sites, known_of
 from perdure.contracts.code._swallowed import (
@@ -136,8 +136,35 @@ def _fallback(
             when=asked(when),
             cause="failed" if cause.is_failure else "unset",
         )
-        found.append(degrade)
+        found.append(_tried(flow, degrade, condition) if cause.is_failure else degrade)
     yield from sorted(found, key=_likelihood)[:1]
+
+
+def _tried(flow: Flow, degrade: Degrade, condition: Condition) -> Degrade:
+    """Return a fallback with the durable saver that is made in what its handler is of."""
+    frame, guard = condition
+    scope = frame.scope
+    for attempt in scope.tries:
+        if all(handler.lineno != guard.line for handler in attempt.node.handlers):
+            continue
+        made = _made_in(flow, scope, attempt)
+        if made:
+            value = made[0].value
+            maker = evidence(scope, value.node.lineno, f"makes {value.class_name}")
+            return structs.replace(degrade, made=maker, sets_up=_sets_up(attempt))
+    return degrade
+
+
+def _made_in(flow: Flow, scope: Scope, attempt: Try) -> list[Leaf]:
+    """Return the durable savers and stores that are made in what is tried."""
+    first, last = _lines(attempt)
+    return [
+        leaf
+        for call in flow.calls.making(scope)
+        if first <= call.node.lineno <= last
+        and (leaf := flow.calls.constructs(call.node, flow.frame(scope))) is not None
+        and _catalog.rank(leaf.value.medium) >= _catalog.rank(Medium.FILE)
+    ]
 
 
 def _likelihood(degrade: Degrade) -> int:
@@ -235,31 +262,22 @@ def _not_there(flow: Flow) -> Iterator[Degrade]:
 def swallows(flow: Flow, scope: Scope, executed: Executed) -> Iterator[Degrade]:
     """Find handlers around a durable saver after which serving goes on."""
     for attempt in scope.tries:
-        first, last = (
-            attempt.node.lineno,
-            max((getattr(one, "end_lineno", 0) or 0 for one in attempt.node.body), default=0),
-        )
-        made = [
-            leaf
-            for call in flow.calls.making(scope)
-            if first <= call.node.lineno <= last
-            and (leaf := flow.calls.constructs(call.node, flow.frame(scope))) is not None
-            and _catalog.rank(leaf.value.medium) >= _catalog.rank(Medium.FILE)
-        ]
-        if not made or _makes_graph(scope, first, last):
+        made = _made_in(flow, scope, attempt)
+        if not made or _makes_graph(scope, attempt):
             continue  # where there is no graph at all, requests fail, and nothing is lost
         tried = executed.line(scope, attempt.guards)
         for handler in attempt.node.handlers:
             becomes = _after(flow, scope, handler, executed) or outcome(
                 flow, executed, Caught(scope, attempt, handler, made[0])
             )
-            if becomes is not None:
+            if becomes is not None and _is_weaker(becomes, made[0]):
                 when = joined(tried, becomes.when) if tried.is_met else tried
                 caught = "everything" if handler.type is None else ast.unparse(handler.type)
                 name = made[0].value.class_name
+                maker = evidence(scope, made[0].value.node.lineno, f"makes {name}")
                 steps = (
                     *flow.program.way_to(scope.path)[-2:],
-                    evidence(scope, made[0].value.node.lineno, f"makes {name}"),
+                    maker,
                     evidence(scope, handler.lineno, f"swallows {caught}, and serving goes on"),
                 )
                 yield Degrade(
@@ -267,6 +285,8 @@ def swallows(flow: Flow, scope: Scope, executed: Executed) -> Iterator[Degrade]:
                     becomes=becomes.medium,
                     when=asked(when if becomes.when.is_met is True else becomes.when),
                     cause="failed",
+                    made=maker,
+                    sets_up=_sets_up(attempt),
                 )
 
 
@@ -274,43 +294,78 @@ def _begun(flow: Flow, executed: Executed) -> Iterator[Degrade]:
     for caught, found in begun(flow, executed):
         scope, attempt = caught.scope, caught.attempt
         tried = executed.line(scope, attempt.guards)
-        made = caught.made.value
+        maker = _maker(caught)
         yield Degrade(
             evidence=(
                 *flow.program.way_to(scope.path)[-2:],
-                evidence(made.frame.scope, made.node.lineno, f"makes {made.class_name}"),
+                maker,
                 evidence(scope, attempt.node.lineno, "swallows what fails there"),
                 found.step,
             ),
             becomes=found.medium,
             when=asked(decided(found.when, tried)),
             cause="failed",
+            made=maker,
+            sets_up=_sets_up(attempt),
         )
 
 
 def _started(flow: Flow, sites: Sites, executed: Executed) -> Iterator[Degrade]:
     for caught, found in started(flow, sites.bound):
         scope, handler = caught.scope, caught.handler
-        made = caught.made.value
+        if not _is_weaker(found, caught.made):
+            continue
+        maker = _maker(caught)
         shown = "everything" if handler.type is None else ast.unparse(handler.type)[:60]
         yield Degrade(
             evidence=(
                 *flow.program.way_to(scope.path)[-2:],
-                evidence(made.frame.scope, made.node.lineno, f"makes {made.class_name}"),
+                maker,
                 evidence(scope, handler.lineno, f"swallows {shown}, and serving begins"),
                 found.step,
             ),
             becomes=found.medium,
             when=asked(decided(found.when, executed.line(scope, caught.attempt.guards))),
             cause="failed",
+            made=maker,
+            sets_up=_sets_up(caught.attempt),
         )
 
 
-def _makes_graph(scope: Scope, first: int, last: int) -> bool:
+def _is_weaker(found: Outcome, made: Leaf) -> bool:
+    """Whether a handler goes on with less than what failed: else it only tries once more."""
+    return _catalog.rank(found.medium) < _catalog.rank(made.value.medium)
+
+
+def _maker(caught: Caught) -> Evidence:
+    made = caught.made.value
+    return evidence(made.frame.scope, made.node.lineno, f"makes {made.class_name}")
+
+
+def _sets_up(attempt: Try) -> bool:
+    """Whether what is tried sets a saver up: by itself, or by entering one that does."""
+    nodes = [node for one in attempt.node.body for node in walk(one)]
+    return any(
+        (isinstance(node, ast.Call) and last_name(node.func) in _SETS_UP)
+        or isinstance(node, ast.AsyncWith)
+        for node in nodes
+    )
+
+
+_SETS_UP = {"setup", "asetup", "__aenter__", "enter_async_context"}
+
+
+def _makes_graph(scope: Scope, attempt: Try) -> bool:
+    first, last = _lines(attempt)
     return any(
         first <= call.node.lineno <= last and call.name in _catalog.GRAPH_MAKERS
         for call in scope.calls
     )
+
+
+def _lines(attempt: Try) -> tuple[int, int]:
+    ends = [getattr(one, "end_lineno", 0) or 0 for one in attempt.node.body]
+    return attempt.node.lineno, max(ends, default=0)
 
 
 def _after(

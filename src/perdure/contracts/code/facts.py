@@ -80,6 +80,10 @@ class Degrade(Struct, frozen=True, kw_only=True):
     cause: str
     """`failed` (an exception is swallowed), `unset` (no durable one is configured), `misuse` (a
     context manager never entered, a name that does not exist)."""
+    made: Evidence | None = None
+    """Where the durable one is made whose failure is swallowed."""
+    sets_up: bool = False
+    """What is tried there asks the database for what the durable one needs of it."""
 
 
 ARQ_WAITS = "what arq waits for its jobs"

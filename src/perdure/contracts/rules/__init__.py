@@ -19,6 +19,7 @@ from perdure.contracts.rules import (
     _state,
     _update,
 )
+from perdure.contracts.rules._fallen import as_it_runs as as_it_runs
 from perdure.contracts.rules._signal import is_handled as is_handled
 
 

@@ -6,6 +6,7 @@ from perdure.contracts.code.facts import CodeFacts, Medium, Role, Site
 from perdure.contracts.deployment.facts import Root, Service
 from perdure.contracts.evidence import Confidence, weakest
 from perdure.contracts.findings import Contract, Finding, Verdict
+from perdure.contracts.rules._places import Outcome, not_entered, without_modules_of
 from perdure.contracts.rules._platform import is_langgraph_api, platform_evidence
 
 _DURABLE = {Medium.FILE, Medium.POSTGRES, Medium.REDIS, Medium.MONGO, Medium.NETWORK}
@@ -13,7 +14,7 @@ _DURABLE = {Medium.FILE, Medium.POSTGRES, Medium.REDIS, Medium.MONGO, Medium.NET
 
 def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False) -> Finding:
     """Judge R3 for one service."""
-    del root, strict
+    del strict
     begun = Finding(contract=Contract.R3, service=service.name, verdict=Verdict.NOT_APPLICABLE)
     if is_langgraph_api(service):
         return replace(
@@ -48,7 +49,9 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
     if durable and stays:
         return _within(begun, code, stays[0])
     if durable:
-        return _held(begun, code, durable[0])
+        doubts = (_doubt(site, root) for site in durable)
+        doubt = next((one for one in doubts if one is not None), None)
+        return _held(begun, code, durable[0]) if doubt is None else _doubted(begun, doubt)
     lost = [site for site in savers if site.medium in {Medium.NONE, Medium.MEMORY}]
     sure = [site for site in lost if site in taken]
     is_all = len(lost) == len(savers) and any(site.is_served for site in lost)
@@ -126,6 +129,22 @@ def _held(begun: Finding, code: CodeFacts, site: Site) -> Finding:
         summary="a step that is done is saved before or while the next one runs",
         evidence=(*site.evidence, *(said.evidence if said is not None else ())),
         assumptions=site.chosen.assumed,
+    )
+
+
+def _doubt(site: Site, root: Root) -> Outcome | None:
+    """Return why it is open whether a durable saver works here; `None`: it is not."""
+    return without_modules_of(root, site) if site.is_entered else not_entered(site)
+
+
+def _doubted(begun: Finding, doubt: Outcome) -> Finding:
+    return replace(
+        begun,
+        verdict=Verdict.UNDECIDED,
+        confidence=Confidence.INFERRED,
+        summary=f"whether steps are saved is open: {doubt.why}",
+        evidence=doubt.evidence,
+        question=doubt.question,
     )
 
 

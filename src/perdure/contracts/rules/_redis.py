@@ -15,10 +15,11 @@ _OFFICIAL = regex(r"^(?:docker\.io/|public\.ecr\.aws/docker/)?(?:library/)?redis
 _MODULES_SINCE = 8
 
 
-def without_modules(service: Service) -> bool:
+def without_modules(service: Service, *, surely: bool = False) -> bool:
     """Whether the image of a service is a Redis without RediSearch and RedisJSON, as it is started.
 
     Another image, one that the project builds, and a command that loads a module may have them.
+    `surely`: only where the version is written, and no file of settings that nobody sees is given.
     """
     reference = service.image.reference or ""
     found = _PLAIN.match(reference)
@@ -27,7 +28,13 @@ def without_modules(service: Service) -> bool:
     if found is not None and found[1] is not None and int(found[1]) >= _MODULES_SINCE:
         return False
     words = [word for process in _processes(service) for word in process.argv]
+    if surely and ((found is not None and found[1] is None) or any(map(_is_conf, words))):
+        return False
     return not any("loadmodule" in word for word in words)
+
+
+def _is_conf(word: str) -> bool:
+    return word.lower().endswith(".conf")
 
 
 def writes_nothing(service: Service) -> tuple[Evidence, ...]:
@@ -37,7 +44,7 @@ def writes_nothing(service: Service) -> tuple[Evidence, ...]:
     """
     for process in _processes(service):
         words = [word.lower() for word in process.argv]
-        if not _serves(process, service) or any(word.endswith(".conf") for word in words):
+        if not _serves(process, service) or any(map(_is_conf, words)):
             continue
         if _given(words, "--save") in {"", '""', "''"} and _given(words, "--appendonly") != "yes":
             return process.evidence[-1:]

@@ -18,6 +18,7 @@ from perdure.contracts.rules._places import (
     in_memory,
     is_volatile,
     name_of,
+    not_entered,
     outcome_of,
     unknown,
     where_of,
@@ -117,6 +118,8 @@ def among_replicas(copies: Copies) -> Judge:
             return without(site, f"for the other {copies.what}")
         if is_volatile(site):
             return in_memory(site, f"and there are {copies.what}")
+        if not site.is_entered:
+            return not_entered(site)
         if site.medium is Medium.FILE:
             return _file(service, root, site, copies)
         if site.medium in NETWORKED or site.medium is Medium.PLATFORM:
