@@ -1,7 +1,5 @@
 """Conversations that a project keeps in a database of its own, and where that is."""
 
-from textwrap import dedent
-
 import pytest
 
 from perdure.contracts.code.facts import Medium, Role
@@ -130,21 +128,54 @@ def test_the_lines_that_write_and_read_are_told(read):
     assert any("SELECT role" in text and "reads" in note for text, note in told)
 
 
-def test_a_dict_beside_tables_of_messages_may_be_a_copy(read):
-    cached = dedent(
-        """
-        sessions: dict[str, list] = {}
-        @app.post("/quick")
-        async def quick(session_id: str, text: str):
-            history = sessions.setdefault(session_id, [])
-            history.append({"role": "user", "content": text})
-            return await model.ainvoke(history)
-        """
+QUICK = """
+sessions: dict[str, list] = {}
+@app.post("/quick")
+async def quick(session_id: str, text: str):
+    history = sessions.setdefault(session_id, [])
+    history.append({"role": "user", "content": text})
+    MORE
+    return await ask(history)
+async def ask(history):
+    return await model.ainvoke(history)
+"""
+COPIES = {
+    "written there, too": QUICK.replace("MORE", "keep(session_id, 'user', text)"),
+    "written by who calls": QUICK.replace("MORE", "")
+    + """
+@app.post("/both")
+async def both(session_id: str, text: str):
+    keep(session_id, "user", text)
+    return await quick(session_id, text)
+""",
+    "written by an object": QUICK.replace("MORE", "await store.remember(session_id, text)")
+    + """
+class Store:
+    async def remember(self, session_id, text):
+        return keep(session_id, "user", text)
+store = Store()
+""",
+    "written by a tool of the run": QUICK.replace("MORE", "").replace(
+        "model.ainvoke(history)", "agent.ainvoke(history)"
     )
-    found = histories(read({"app.py": HEAD + QUERIES + cached}))
+    + "agent = make(tools=[keep])\n",
+    "written to what is not known": QUICK.replace("MORE", "await rows.insert(text)"),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_a_dict_beside_tables_of_messages_may_be_a_copy(read, way):
+    found = histories(read({"app.py": HEAD + QUERIES + COPIES[way]}))
+    assert (Medium.MEMORY, True) not in {(one.medium, one.is_served) for one in found}
+    assert Medium.FILE in {one.medium for one in found}
+
+
+def test_a_dict_that_no_request_brings_together_with_tables_is_no_copy(read):
+    apart = QUICK.replace("MORE", "")
+    found = histories(read({"app.py": HEAD + QUERIES + apart}))
     assert {(one.medium, one.is_served) for one in found} == {
         (Medium.FILE, True),
-        (Medium.MEMORY, None),
+        (Medium.MEMORY, True),
     }
 
 

@@ -129,10 +129,12 @@ def test_a_fallback_beside_a_durable_saver_is_the_business_of_s0():
     assert verdicts(service(), facts) == [H, H]
 
 
-def test_histories_in_memory_count_only_where_no_saver_is():
+def test_histories_in_memory_are_a_question_where_a_saver_is():
     history = site(role=Role.HISTORY)
     assert verdicts(service(), code(history)) == [V, V]
-    assert verdicts(service(), code(history, site(Medium.POSTGRES))) == [H, H]
+    assert verdicts(service(), code(history, site(Medium.POSTGRES))) == [U, U]
+    open_one = replace(history, is_served=None)
+    assert verdicts(service(), code(open_one, site(Medium.POSTGRES))) == [H, H]
     kept = replace(history, class_name="the dict sessions")
     assert verdicts(service(), code(kept, site(Medium.POSTGRES))) == [V, V]
     asked = replace(kept, is_served=None)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
+from perdure.contracts.code._apart import is_apart
 from perdure.contracts.code._beside import beside
 from perdure.contracts.code._elsewhere import classes_of, is_overridden, may_be_elsewhere
 from perdure.contracts.code._flow import Flow
@@ -73,7 +74,9 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
     if not any(is_route(scope) for scope in flow.program.live):
         return Histories()
     speaking = Speaking(flow)
-    tables = (*tables_of(flow, sites, speaking), *files_of(flow, sites, speaking))
+    in_tables = tables_of(flow, sites, speaking)
+    files = files_of(flow, sites, speaking)
+    tables = (*in_tables.sites, *files)
     beside_it = any(one.chosen.value is not False for one in tables)
     waits = Waits(flow)
     handing = Handing(flow)
@@ -92,7 +95,10 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
         names_threads = any("thread_id" in one.words for one in (*kept.users, *told.through))
         is_beside = bool(told.degrades) or len(told.sites) > 1
         is_open = bool(told.sites) and may_be_elsewhere(flow, kept)
-        is_copy = not is_beside and (beside_it or is_open or (has_saver and names_threads))
+        is_copy = not is_beside and (is_open or (has_saver and names_threads))
+        if told.sites and beside_it and not is_beside and not is_copy:
+            through = (*kept.users, *told.through)
+            is_copy = bool(files) or not is_apart(flow, through, in_tables.users)
         # The thread, a database, or a store of its own may keep the same conversation.
         found.extend(replace(one, is_served=None) if is_copy else one for one in told.sites)
         degrades.extend(told.degrades)

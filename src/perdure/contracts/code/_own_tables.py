@@ -101,12 +101,22 @@ class _Table(Struct):
     read: list[tuple[Scope, int]] = field(default_factory=list)
 
 
-def tables_of(flow: Flow, sites: Sites, speaking: Speaking) -> tuple[Site, ...]:
+class Tables(Struct):
+    """Databases of conversations, and the functions that use any."""
+
+    sites: tuple[Site, ...] = ()
+    users: frozenset[int] = frozenset()
+    """The ids of their scopes."""
+
+
+def tables_of(flow: Flow, sites: Sites, speaking: Speaking) -> Tables:
     """Find the databases in which the reachable code keeps conversations of its own."""
     found: list[Site] = []
+    users: set[int] = set()
     known: set[tuple[Medium, str | None]] = set()
     for table in [*_models(flow), *_of_queries(flow), *_documents(flow), *_keys(flow)]:
-        if not table.written or not table.read:
+        users.update(id(scope) for scope, _line in (*table.written, *table.read))
+        if not table.written or not table.read or len(found) >= limits.STORY_MAX:
             continue
         told = next((one for reader, _line in table.read if (one := speaking.near(reader))), None)
         if told is None:
@@ -116,9 +126,7 @@ def tables_of(flow: Flow, sites: Sites, speaking: Speaking) -> tuple[Site, ...]:
         if medium is not Medium.UNKNOWN and key not in known:
             known.add(key)
             found.append(_site(flow, table, medium, location, told))
-        if len(found) >= limits.STORY_MAX:
-            break
-    return tuple(found)
+    return Tables(tuple(found), frozenset(users))
 
 
 def _site(

@@ -119,3 +119,6 @@ WAITED_LINES_MAX = 100_000
 
 HANDED_LINES_MAX = 100_000
 """Lines through which what dicts hold is followed to a model, counted again for each dict."""
+
+APART_MAX = 400
+"""Functions that a request may come to; of one that may come to more nothing is apart."""

@@ -172,10 +172,14 @@ def relevant(code: CodeFacts) -> list[Site]:
         # A saver decides about threads; what a project caches of them beside it is its own affair.
         # Conversations in a dict that the model is given again are none of its threads.
         # Nor is a run that waits for what only this process can set.
+        # Sessions of another framework in memory may be: nobody sees whether they are the same.
         kept = [
-            site
+            replace(site, is_served=None) if _is_of_framework(site) else site
             for site in kept
-            if site.role not in _OWN or site.role is Role.PAUSED or _is_dict(site)
+            if site.role not in _OWN
+            or site.role is Role.PAUSED
+            or _is_dict(site)
+            or _is_of_framework(site)
         ]
     elif any(_is_durable_history(site) for site in kept) and not _pauses(code):
         # The conversation is in tables of the project's own; the graph needs no memory of it.
@@ -195,6 +199,12 @@ def _pauses(code: CodeFacts) -> bool:
 
 def _is_dict(site: Site) -> bool:
     return site.role is Role.HISTORY and (site.class_name or "").startswith("the dict ")
+
+
+def _is_of_framework(site: Site) -> bool:
+    """Whether a framework surely serves sessions that are in the memory of the process."""
+    is_sure = site.is_served is True and site.chosen.value is True
+    return site.role is Role.HISTORY and is_volatile(site) and is_sure and not _is_dict(site)
 
 
 def _without_beginnings(code: CodeFacts) -> list[Site]:
