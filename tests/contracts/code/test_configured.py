@@ -213,3 +213,36 @@ def test_a_setting_of_django_that_is_set_elsewhere_leaves_the_saver_open(read, f
     }
     facts = read({**files, "local_settings.py": 'BACKEND = "sqlite"\n', file: files[file] + more})
     assert True not in {one.chosen.value for one in facts.sites if one.medium is Medium.MEMORY}
+
+
+PROPERTY = """
+import sqlite3
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import StateGraph
+from pydantic_settings import BaseSettings
+
+class Settings(BaseSettings):
+    path: str = "data/threads.db"
+
+    @property
+    def DB(self):
+        return self.path
+
+    @DB.setter
+    def DB(self, value):
+        self.path = value
+
+    @DB.deleter
+    def DB(self):
+        self.path = ""
+
+settings = Settings()
+app = StateGraph(dict).compile(checkpointer=SqliteSaver(sqlite3.connect(settings.DB)))
+"""
+
+
+def test_a_property_is_what_it_is_read_by(read):
+    [site] = read({"app.py": PROPERTY}).sites
+    assert site.location.value == "data/threads.db"
+    [told] = read({"app.py": PROPERTY}, environment={"PATH_": "x", "path": "/data/t.db"}).sites
+    assert told.location.value == "/data/t.db"

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from perdure.contracts.code import limits
 from perdure.contracts.code._layout import Layout
 from perdure.contracts.code._modules import Modules
-from perdure.contracts.code._scopes import MAIN, Call, Import, Scope
+from perdure.contracts.code._scopes import MAIN, Call, Import, Scope, last_name
 
 
 class External(Struct, frozen=True):
@@ -208,7 +208,8 @@ class Meanings(Struct):
         if owner is None or depth > limits.FLOW_DEPTH_MAX:
             return None
         if name in owner.inner:
-            return owner.inner[name][-1]
+            several = owner.inner[name]
+            return several[-1] if len(several) == 1 else _read(several)
         for base in self.bases(owner):
             found = self.method(base, name, depth + 1)
             if found is not None:
@@ -262,3 +263,14 @@ class Meanings(Struct):
                 meaning.name if isinstance(meaning, External) else ""
             )
         return known
+
+
+def _read(several: list[Scope]) -> Scope:
+    """Return the last definition of a name that is not what a property is set or deleted by."""
+    for one in reversed(several):
+        if not _SET_BY & {last_name(each) for each in getattr(one.node, "decorator_list", ())}:
+            return one
+    return several[-1]
+
+
+_SET_BY = {"setter", "deleter"}
