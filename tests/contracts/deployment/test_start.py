@@ -305,6 +305,25 @@ def test_what_a_supervisor_starts_is_found(tmp_path):
     assert start.options["workers"].value == "2"
 
 
+@pytest.mark.parametrize(
+    ("copied", "command"),
+    [
+        ("COPY sup.conf /etc/supervisor/conf.d/agent.conf", '["supervisord"]'),
+        ("COPY sup.conf /etc/supervisor/conf.d/", '["/usr/bin/supervisord", "-n"]'),
+        (
+            "COPY sup.conf /etc/supervisor/conf.d/sup.conf",
+            '["supervisord", "-c", "/etc/supervisor/supervisord.conf"]',
+        ),
+        ("COPY sup.conf /etc/supervisor/conf.d/", '["supervisord", "-c", "/srv/own.conf"]'),
+    ],
+)
+def test_what_debian_has_a_supervisor_include(tmp_path, copied, command):
+    conf = "[program:api]\ncommand=uvicorn app:app\n"
+    start = image(tmp_path, f"{copied}\nCMD {command}\n", sup_dot_conf=conf).start
+    found = start.server.target if start.server is not None else None
+    assert found == (None if "own.conf" in command else "app:app")
+
+
 WRITTEN = {
     "echo": 'RUN echo "#!/bin/sh\\nuvicorn app:app" > /start.sh\n',
     "printf over lines": "RUN printf '#!/bin/sh\\n\\\nuvicorn app:app\\n' > /start.sh\n",

@@ -112,6 +112,21 @@ def find_script(path: str, room: Room) -> Text | None:
     return replace(text, is_guessed=True) if text is not None else None
 
 
+def files_in(folder: str, ending: str, room: Room) -> list[Text]:
+    """Return the files of the project that are put into a folder of the container, by name."""
+    found: dict[str, str] = {}
+    for source in room.sources:
+        place = posixpath.normpath(source.container)
+        if posixpath.dirname(place) == folder and source.project in room.project.names:
+            found[posixpath.basename(place)] = source.project
+        elif place == folder:
+            own = [source.project] if source.project in room.project.names else []
+            inside = [p for p in room.project.paths if posixpath.dirname(p) == source.project]
+            found |= {posixpath.basename(p): p for p in (*own, *inside)}
+    named = sorted(name for name in found if name.endswith(ending))[: limits.INCLUDES_MAX]
+    return [text for name in named if (text := _text_of(found[name], room)) is not None]
+
+
 def _text_of(path: str, room: Room) -> Text | None:
     text = room.project.read(path)
     return Text(text=text, file=path, first_line=1) if text is not None else None

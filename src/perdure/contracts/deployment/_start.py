@@ -5,6 +5,7 @@ Follows wrappers, shells and scripts from the first word to the server. Shells a
 """
 
 import ast
+import posixpath
 import re
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from perdure.contracts.deployment._room import (
     Room,
     Text,
     console_script,
+    files_in,
     find_file,
     find_script,
     unknown,
@@ -176,20 +178,28 @@ def _console(
 def _supervised(rest: tuple[str, ...], here: Evidence, room: Room, depth: int) -> Outcome:
     """Return the likeliest server of a supervisor; what it does with SIGTERM is open."""
     named = programs.option(rest, ("-c", "--configuration"))
-    paths = [named] if named else ["supervisord.conf", "/etc/supervisor/conf.d/supervisord.conf"]
+    paths = [named] if named else ["supervisord.conf", *_SUPERVISOR]
     text = next((t for t in (find_script(path, room) for path in paths) if t is not None), None)
+    texts = [text] if text is not None else []
+    if not texts and (named is None or named in _SUPERVISOR):
+        texts = files_in(f"{posixpath.dirname(_SUPERVISOR[0])}/conf.d", ".conf", room)
     found: list[Outcome] = []
-    for number, line in enumerate((text.text if text is not None else "").splitlines()):
-        key, _, value = line.partition("=")
-        if text is None or key.strip() != "command" or len(found) >= limits.START_DEPTH_MAX:
-            continue
-        at = text.at(text.first_line + number, f"supervisord starts {value.strip()[:80]}")
-        found.append(follow(split(value), at, room, depth=depth + 1, is_first=False))
+    for text in texts:
+        for number, line in enumerate(text.text.splitlines()):
+            key, _, value = line.partition("=")
+            if key.strip() != "command" or len(found) >= limits.START_DEPTH_MAX:
+                continue
+            at = text.at(text.first_line + number, f"supervisord starts {value.strip()[:80]}")
+            found.append(follow(split(value), at, room, depth=depth + 1, is_first=False))
     best = min(found, key=lambda outcome: programs.rank(outcome.server), default=None)
     server = best.server if best is not None else None
     evidence = server.evidence[:1] if server is not None else ()
     question = "Does supervisord stop its programs by SIGTERM, and wait for them long enough?"
     return unknown(question, "supervisord", here, *evidence, server=server)
+
+
+_SUPERVISOR = ("/etc/supervisor/supervisord.conf", "/etc/supervisor/conf.d/supervisord.conf")
+"""Where Debian's package has its file, which includes all of `conf.d`; and what is put there."""
 
 
 def _without_handler(process: Process, here: Evidence, *, is_first: bool) -> Outcome:
