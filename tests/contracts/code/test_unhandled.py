@@ -82,3 +82,96 @@ def test_what_ends_by_itself_is_not_said_to_wait(tmp_path):
 
 def test_an_init_leaves_it_open(tmp_path):
     assert judged(tmp_path, BOT, compose_dot_yaml=INIT).verdict is Verdict.UNDECIDED
+
+
+LOOP = """
+import asyncio
+from work import loop, once
+
+def main():
+    try:
+        asyncio.run(loop())
+    except KeyboardInterrupt:
+        print("stopped")
+
+if __name__ == "__main__":
+    main()
+"""
+WORK = """
+import asyncio
+import pydantic_ai
+
+async def once():
+    print("a step")
+
+async def loop():
+    while True:
+        await once()
+        await asyncio.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ("", "", Verdict.VIOLATED),
+        ("        await once()", "        if await once():\n            break", Verdict.UNDECIDED),
+        ("while True", "while await once()", Verdict.UNDECIDED),
+        ("import asyncio", "import asyncio\nimport uvicorn", Verdict.UNDECIDED),
+        ("async def loop", "async def unused", Verdict.UNDECIDED),
+    ],
+)
+def test_a_loop_without_an_end_that_the_program_executes(tmp_path, before, after, verdict):
+    work = WORK.replace(before, after, 1) if before else WORK
+    work += "async def loop(): pass\n" if "unused" in work else ""
+    found = judged(tmp_path, "", main_dot_py=LOOP, work_dot_py=work)
+    assert found.verdict is verdict
+    if verdict is Verdict.VIOLATED:
+        assert ("work.py", 9) in {(step.file, step.line) for step in found.evidence}
+
+
+def test_a_loop_that_others_are_handed_may_end_with_the_program(tmp_path):
+    handed = LOOP.replace("asyncio.run(loop())", "Thread(target=loop(), daemon=True).start()")
+    found = judged(tmp_path, "", main_dot_py=handed, work_dot_py=WORK)
+    assert found.verdict is Verdict.UNDECIDED
+
+
+POD = """apiVersion: apps/v1
+kind: Deployment
+metadata: {name: api}
+spec:
+  selector: {matchLabels: {app: api}}
+  template:
+    metadata: {labels: {app: api}}
+    spec:
+      containers:
+        - {name: api, image: "api:1", MORE}
+"""
+SERVICE = """apiVersion: v1
+kind: Service
+metadata: {name: api}
+spec: {selector: {app: api}, ports: [{port: 80}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "service", "verdict"),
+    [
+        ("env: []", "", Verdict.UNDECIDED),
+        ("ports: [{containerPort: 80}]", "", Verdict.VIOLATED),
+        ("env: []", SERVICE, Verdict.VIOLATED),
+    ],
+)
+def test_an_update_of_what_nothing_leads_to_is_a_question(tmp_path, more, service, verdict):
+    files = {
+        "Dockerfile": DOCKERFILE,
+        "app_dot_py": None,
+        "compose_dot_yaml": None,
+        "main_dot_py": LOOP,
+        "work_dot_py": WORK,
+        "k8s__pod_dot_yaml": POD.replace("MORE", more),
+        "k8s__service_dot_yaml": service or None,
+    }
+    report = check(project(tmp_path, **files))
+    [found] = [f for root in report.roots for f in root.findings if f.contract is Contract.R5]
+    assert found.verdict is verdict

@@ -10,10 +10,13 @@ import ast
 import sys
 from collections.abc import Iterator
 
+from perdure.contracts.code import limits
+from perdure.contracts.code._entries import own_nodes
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence
 from perdure.contracts.code._meanings import External
-from perdure.contracts.code._scopes import MAIN, Scope, last_name
+from perdure.contracts.code._scopes import MAIN, Scope, last_name, walk
+from perdure.contracts.code._walks import led_to
 from perdure.contracts.evidence import Evidence
 
 _QUIET = frozenset({
@@ -29,9 +32,10 @@ _QUIET = frozenset({
     "markdown", "markdownify", "matplotlib", "mistralai", "motor", "msgspec", "nats", "numpy",
     "ollama", "openai", "opentelemetry", "orjson", "paho", "pandas", "pgvector", "pika", "PIL",
     "pinecone", "prometheus_client", "psutil", "psycopg", "psycopg2", "psycopg_pool", "pydantic",
-    "pydantic_settings", "pymongo", "pymysql", "pypdf", "pytz", "qdrant_client", "redis", "regex",
-    "requests", "rich", "slugify", "sqlalchemy", "sqlmodel", "structlog", "supabase", "tabulate",
-    "tavily", "telegram", "telegramify_markdown", "tenacity", "tiktoken", "tqdm",
+    "pydantic_ai", "pydantic_graph", "pydantic_settings", "pymongo", "pymysql", "pypdf", "pytz",
+    "qdrant_client", "redis", "regex", "requests", "rich",
+    "slugify", "sqlalchemy", "sqlmodel", "structlog", "supabase", "tabulate", "tavily",
+    "telegram", "telegramify_markdown", "tenacity", "tiktoken", "tqdm",
     "typing_extensions", "tzlocal", "ujson", "urllib3", "websockets", "yaml", "zoneinfo",
 })  # fmt: skip
 """Packages that install no handler unless one of `_INSTALLS` is called."""
@@ -72,6 +76,7 @@ def unhandled(flow: Flow) -> tuple[Evidence, ...]:
     if flow.environment.service.environment.get("PYTHONPATH") is not None:
         return ()  # sitecustomize, usercustomize, other modules of the same name
     waits = next((step for scope in program.live for step in _waiting(flow, scope)), None)
+    waits = waits or next(_looping(flow), None)
     if waits is None:
         return ()
     begun = [
@@ -123,6 +128,54 @@ def _waiting(flow: Flow, scope: Scope) -> Iterator[Evidence]:
             continue
         if flow.under(scope, call.guards).is_met is True:
             yield evidence(scope, call.node.lineno, f"{name} waits for ever")
+
+
+def _looping(flow: Flow) -> Iterator[Evidence]:
+    """Find loops without an end in what the program itself executes, and hands to nobody."""
+    program = flow.program
+    begin = [
+        one
+        for one in program.live
+        if one.name == MAIN
+        or (one.kind == "module" and None in program.importers.get(one.path, ()))
+    ]
+
+    def executed(scope: Scope) -> Iterator[Scope]:
+        handed = {
+            id(node)
+            for call in scope.calls
+            if call.name in _HANDS
+            for given in (*call.node.args, *(one.value for one in call.node.keywords))
+            for node in walk(given)
+        }
+        for call in scope.calls:
+            meaning = program.meaning(scope, call.node.func)
+            if id(call.node) not in handed and isinstance(meaning, Scope):
+                yield meaning
+
+    depth, most = limits.DYNAMIC_DEPTH_MAX, limits.SCOPES_MAX
+    for scope in led_to(begin, executed, steps=depth, most=most):
+        for loop in own_nodes(scope):
+            if not isinstance(loop, ast.While) or not _is_endless(loop):
+                continue
+            inside = {id(node) for node in walk(loop)}
+            calls = [one for one in scope.calls if id(one.node) in inside]
+            if any(flow.under(scope, one.guards).is_met is True for one in calls):
+                yield evidence(scope, loop.lineno, "it loops for ever")
+
+
+_HANDS = frozenset({
+    "create_task", "ensure_future", "Thread", "Process", "submit", "run_in_executor", "start_soon",
+    "add_task", "run_coroutine_threadsafe", "to_thread",
+})  # fmt: skip
+"""Calls that have others execute what they are given."""
+
+
+def _is_endless(loop: ast.While) -> bool:
+    """Whether a loop tests nothing, and nothing in it leaves it but an exception."""
+    leaves = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
+    is_true = isinstance(loop.test, ast.Constant) and bool(loop.test.value)
+    return is_true and not any(isinstance(node, leaves) for node in walk(loop))
 
 
 def _runs(flow: Flow, scope: Scope, node: ast.Call) -> bool:

@@ -10,7 +10,7 @@ from perdure.contracts.findings import Contract, Finding, Verdict
 
 def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False) -> Finding:
     """Judge R5 for one service; `strict` calls the way in which Compose replaces a violation."""
-    del code, root
+    del root
     begun = Finding(contract=Contract.R5, service=service.name, verdict=Verdict.UNDECIDED)
     update = service.update
     if update is None or service.is_one_shot or service.is_interactive:
@@ -38,11 +38,11 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
             summary="it declares no port and is no server: nobody sends it requests",
             evidence=(service.place,),
         )
-    if _is_of_others(service):
+    if _is_of_others(service) or _only_works(service, code):
         return replace(
             begun,
             confidence=Confidence.INFERRED,
-            summary="its image is not made here, and nothing here sends it requests",
+            summary="nothing here sends it requests",
             evidence=(service.place,),
             question=f"Does anybody wait for what {service.name} answers while it is updated?",
         )
@@ -92,6 +92,20 @@ def _is_of_others(service: Service) -> bool:
         and not service.has_readiness
         and not service.aliases
         and (server is None or server.program != "python")
+    )
+
+
+def _only_works(service: Service, code: CodeFacts) -> bool:
+    """Whether it is a pod of a Python program that loops for ever, and that nothing leads to."""
+    server = service.start.server if service.start is not None else None
+    return (
+        service.controller is not None
+        and service.is_without_ports
+        and not service.has_readiness
+        and not service.aliases
+        and server is not None
+        and server.program == "python"
+        and bool(code.unhandled)
     )
 
 
