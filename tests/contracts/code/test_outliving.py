@@ -4,10 +4,12 @@ from textwrap import dedent
 
 import pytest
 
+from perdure.contracts.check import check
 from perdure.contracts.deployment.facts import Root
-from perdure.contracts.findings import RootKind, Verdict
+from perdure.contracts.findings import Contract, RootKind, Verdict
 from perdure.contracts.rules import _progress
 from tests.contracts.code.conftest import service_of
+from tests.contracts.projects import project
 
 ROOT = Root(root="compose.yaml", kind=RootKind.COMPOSE, services=(), files=())
 
@@ -180,3 +182,47 @@ graph.invoke({}, durability="exit")
 def test_steps_are_saved_at_the_end_only_where_all_runs_say_so(read):
     assert read({"app.py": ENDS}).durability.value == "exit"
     assert read({"app.py": ENDS + "graph.invoke({})\n"}).durability is None
+
+
+WAITING = """
+from fastapi import FastAPI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import StateGraph
+from langgraph.types import Command, interrupt
+
+def propose(state): return {"plan": "buy"}
+def approve(state): return {"is_approved": interrupt(state["plan"])}
+
+builder = StateGraph(dict)
+builder.add_node("propose", propose)
+builder.add_node("approve", approve)
+graph = builder.compile(checkpointer=InMemorySaver())
+app = FastAPI()
+
+@app.post("/runs/{id}")
+def begin(id: str):
+    return graph.invoke({}, {"configurable": {"thread_id": id}})
+
+@app.post("/runs/{id}/answer")
+def answer(id: str, said: str):
+    return graph.invoke(Command(resume=said), {"configurable": {"thread_id": id}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ("", "", Verdict.VIOLATED),
+        ('interrupt(state["plan"])', "True", Verdict.UNDECIDED),
+        ("=InMemorySaver()", '=SqliteSaver("/data/t.db")', Verdict.HELD),
+        ("app = ", 'other = builder.compile(checkpointer=SqliteSaver("/t"))\napp = ', Verdict.HELD),
+    ],
+)
+def test_what_waits_for_a_person_goes_on_in_another_request(tmp_path, before, after, verdict):
+    app = WAITING.replace(before, after) if before else WAITING
+    found = check(project(tmp_path, app_dot_py=app))
+    [one] = [f for root in found.roots for f in root.findings if f.contract is Contract.R3]
+    assert one.verdict is verdict
+    if verdict is Verdict.VIOLATED:
+        assert {step.line for step in one.evidence} >= {9, 14}

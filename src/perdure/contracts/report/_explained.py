@@ -235,6 +235,7 @@ EXPLAINED: dict[Contract, Explained] = {
                 "a saver in memory, or a crew of several tasks that tells of none, where surely no "
                 "request waits for the run"
             ),
+            "a saver in memory, where runs wait for a person: they go on in another request",
             '`durability="exit"` or `checkpoint_during=False`',
             "checkpoints are switched off by default",
         ),

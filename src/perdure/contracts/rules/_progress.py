@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from perdure.contracts.code.facts import CodeFacts, Medium, Role, Site
 from perdure.contracts.deployment.facts import Root, Service
-from perdure.contracts.evidence import Confidence, weakest
+from perdure.contracts.evidence import Confidence, Evidence, weakest
 from perdure.contracts.findings import Contract, Finding, Verdict
 from perdure.contracts.rules._places import Outcome, not_entered, without_modules_of
 from perdure.contracts.rules._platform import is_langgraph_api, platform_evidence
@@ -111,7 +111,27 @@ def _lost(begun: Finding, code: CodeFacts, lost: list[Site], *, is_all: bool) ->
     run = next((site for site in lost if _is_run(site, code)), lost[0] if is_all else None)
     if code.outlives_surely and run is not None and not code.own_steps:
         return _violated(begun, replace(code, outlives=code.outlives_surely), run)
+    pauses = [step for step in code.uses_threads if "pause" in step.note]
+    kept = next((site for site in lost if site.medium is Medium.MEMORY and site.is_served), None)
+    if pauses and kept is not None and is_all and not code.own_steps:
+        return _paused(begun, code, kept, pauses[0])
     return _within(begun, code, lost[0])
+
+
+def _paused(begun: Finding, code: CodeFacts, site: Site, pause: Evidence) -> Finding:
+    """Judge runs that wait for a person: they go on in other requests than they began in."""
+    return replace(
+        begun,
+        verdict=Verdict.VIOLATED,
+        confidence=Confidence.INFERRED,
+        summary=(
+            "a run waits for a person, and what it has done is kept in the memory of the process: "
+            "a crash loses all of it"
+        ),
+        evidence=tuple(dict.fromkeys((*site.evidence, *code.has_steps[:1], pause))),
+        repair='Compile the graph with a durable saver, and run it with durability="sync".',
+        assumptions=site.chosen.assumed,
+    )
 
 
 def _is_run(site: Site, code: CodeFacts) -> bool:
