@@ -112,7 +112,8 @@ async def test_live_files_layers_and_forks_go_and_others_stay(isolated, tmp_path
         assert len(layers_of(isolated)) == 4
         receipt = await erase(runtime, thread="t", by="ada", sandbox=isolated)
         assert (receipt.sandbox.layers, receipt.sandbox.threads) == (3, 2)
-        assert abs(receipt.sandbox.bytes - preview.sandbox_bytes) < 50_000
+        # Folders of a tree that waits for its next command come and go, of 4 KiB each.
+        assert abs(receipt.sandbox.bytes - preview.sandbox_bytes) < 100_000
         assert (receipt.sandbox.remaining, receipt.sandbox.unknown) == ([], 0)
         assert receipt.sandbox.searched > 0
         assert (receipt.is_clean, receipt.sandbox.found) == (True, 0)
