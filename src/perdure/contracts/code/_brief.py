@@ -33,8 +33,12 @@ def brief_of(flow: Flow, bound: list[Bound]) -> list[Bound]:
     return [one for one in bound if _is_brief(flow, one)]
 
 
-def without(brief: list[Bound], bound: list[Bound]) -> list[Bound]:
+def without(flow: Flow, brief: list[Bound], bound: list[Bound]) -> list[Bound]:
     """Leave brief ones out where a graph gets another one of their kind; else mark stores so."""
+    bound = [
+        replace(one, is_brief=True) if one not in brief and _may_be_brief(flow, one) else one
+        for one in bound
+    ]
     if not brief:
         return bound
     lasting = {
@@ -55,12 +59,27 @@ def _is_brief(flow: Flow, one: Bound) -> bool:
     if one.leaf.kind is not Kind.SITE:
         return False
     made: Made = one.leaf.value
-    if made.medium is not Medium.MEMORY:
+    if made.medium is not Medium.MEMORY or made.is_shared:
         return False
     scope = made.frame.scope
     if one.sink.role is Role.HISTORY and is_route(scope) and not _is_shared(scope, made.node):
         return True  # sessions of a service that each request makes for itself
     return _stays(flow, scope, made.node, 0)
+
+
+def _may_be_brief(flow: Flow, one: Bound) -> bool:
+    """Whether a session of the project's own has a list of its own, and may be a request's."""
+    if one.leaf.kind is not Kind.SITE or one.leaf.value.role is not Role.HISTORY:
+        return False
+    made: Made = one.leaf.value
+    scope = made.frame.scope
+    if not made.is_own or made.medium is not Medium.MEMORY or made.is_shared:
+        return False
+    if scope.kind != "function" or id(scope) in startup_of(flow):
+        return False
+    decorators = getattr(scope.node, "decorator_list", ())
+    is_kept = any(_KEEPS_RESULT.search(last_name(one)) for one in decorators)
+    return not is_kept and not _is_shared(scope, made.node)
 
 
 def _is_shared(scope: Scope, node: ast.Call) -> bool:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from perdure.contracts.code import _catalog, limits
 from perdure.contracts.code._configured import LOADS, READS, validated
 from perdure.contracts.code._meanings import External, Module
-from perdure.contracts.code._own_savers import kept_by
+from perdure.contracts.code._own_savers import is_session, kept_by
 from perdure.contracts.code._scopes import Call, Scope, last_name
 from perdure.contracts.code._values import (
     Bound,
@@ -156,7 +156,13 @@ class Calls:
         kept = kept_by(self.flow, owner, instance, base=kind[1])
         if kept is None:
             return made
-        return replace(made, medium=kept.medium, place=kept.location, place_frame=kept.frame)
+        return replace(
+            made,
+            medium=kept.medium,
+            place=kept.location,
+            place_frame=kept.frame,
+            is_shared=kept.is_shared,
+        )
 
     def _wrapped(self, owner: Scope, node: ast.Call, frame: Frame) -> list[Leaf]:
         """Return the saver that a saver of the project's own is made around."""
@@ -196,6 +202,8 @@ class Calls:
                 found = self._kind_of(meaning, depth + 1)
             if found is not None:
                 return found
+        if depth == 0 and is_session(self.flow.program, owner):
+            return Role.HISTORY, Medium.UNKNOWN
         return None
 
     # ------------------------------------------------------------------------------ libraries

@@ -72,6 +72,9 @@ def kind_of(dotted: str) -> tuple[Role, Medium] | None:
         return Role.SAVER, Medium.UNKNOWN
     if name == "BaseStore":
         return Role.STORE, Medium.UNKNOWN
+    is_session = package.startswith("agents") and name in {"Session", "SessionABC"}
+    if is_session or (name == "BaseChatMessageHistory" and package.startswith("langchain")):
+        return Role.HISTORY, Medium.UNKNOWN
     return None
 
 

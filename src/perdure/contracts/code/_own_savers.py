@@ -14,13 +14,17 @@ from msgspec import Struct
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
-from perdure.contracts.code._meanings import External
+from perdure.contracts.code._meanings import External, Variable
 from perdure.contracts.code._program import Program
 from perdure.contracts.code._scopes import Call, Scope, last_name
 from perdure.contracts.code._values import Evaluating, Frame, Instance, Kind
 from perdure.contracts.code.facts import Medium
 
 _WRITES = ("put", "aput", "put_writes", "aput_writes")
+_SAYS = ("add_items", "add_messages", "aadd_messages", "add_message", "aadd_message")
+"""What sessions and histories are written to through."""
+
+_OF_SESSION = ("get_items", "add_items", "clear_session")
 _DRIVERS = (
     (("psycopg", "psycopg_pool", "psycopg2", "asyncpg"), Medium.POSTGRES),
     (("redis", "aioredis", "valkey", "coredis"), Medium.REDIS),
@@ -66,6 +70,15 @@ class Kept(Struct, frozen=True):
     medium: Medium
     location: ast.expr | None = None
     frame: Frame | None = None
+    is_shared: bool = False
+    """All objects of the class have it together."""
+
+
+def is_session(program: Program, owner: Scope) -> bool:
+    """Whether a class has the methods of a session of the OpenAI Agents SDK."""
+    return owner.kind == "class" and all(
+        program.method(owner, name) is not None for name in _OF_SESSION
+    )
 
 
 def kept_by(flow: Evaluating, owner: Scope, instance: Instance, *, base: Medium) -> Kept | None:
@@ -84,13 +97,14 @@ def kept_by(flow: Evaluating, owner: Scope, instance: Instance, *, base: Medium)
     if base is not Medium.UNKNOWN:
         return file
     return _driver(flow.program, scopes) or _tables(flow, scopes) or file or _named(owner) or (
-        Kept(Medium.MEMORY) if _in_dicts(owner, scopes) else None
+        Kept(Medium.MEMORY) if _in_dicts(owner, scopes) else _of_turns(flow.program, owner, scopes)
     )  # fmt: skip
 
 
 def _writing(program: Program, owner: Scope) -> list[Scope]:
     """Return the methods that write, and what they call of the project."""
-    pending = [scope for name in _WRITES for scope in owner.inner.get(name, ())]
+    names = (*_WRITES, *_SAYS)
+    pending = [scope for name in names for scope in owner.inner.get(name, ())]
     found: list[Scope] = []
     while pending and len(found) < limits.WRITING_MAX:
         scope = pending.pop(0)
@@ -245,3 +259,95 @@ def _is_dict(value: ast.expr | None) -> bool:
     return isinstance(value, ast.Dict) or (
         isinstance(value, ast.Call) and last_name(value.func) in _EMPTY
     )
+
+
+_ADDS = {"append", "extend", "insert", "setdefault"}
+_HARMLESS = {
+    "copy", "model_copy", "info", "debug", "lower", "strip", "items", "get", "values", "pop",
+}  # fmt: skip
+_GIVES_AS = {"model_dump", "model_dump_json", "dict", "to_dict"}
+
+
+def _of_turns(program: Program, owner: Scope, scopes: list[Scope]) -> Kept | None:
+    """Return that a session puts what is said into a list or dict, and calls nothing else.
+
+    A list of the object goes with it; a dict of the class or the module is that of all objects.
+    """
+    if not any(one.name.rpartition(".")[2] in _SAYS for one in scopes):
+        return None
+    found: list[bool] = []
+    for scope in scopes:
+        for call in scope.calls:
+            func = call.node.func
+            if not isinstance(func, ast.Attribute) or func.attr in _HARMLESS:
+                continue
+            base = _base_of(func.value)
+            shared = _begun(program, owner, scope, base) if func.attr in _ADDS else None
+            if shared is not None:
+                found.append(shared)
+            elif not isinstance(base, ast.Constant) and not (
+                func.attr in _ADDS | _GIVES_AS and _is_local(scope, base)
+            ):
+                return None
+        for assign in (*scope.items, *scope.attributes):
+            shared = _begun(program, owner, scope, _base_of(assign.target))
+            if shared is not None:
+                found.append(shared)
+    return Kept(Medium.MEMORY, is_shared=any(found)) if found else None
+
+
+def _base_of(node: ast.expr) -> ast.expr:
+    """Return the name, or the object's attribute, that an expression begins with."""
+    while True:
+        match node:
+            case ast.Call(func=ast.Attribute(value=inner)) | ast.Subscript(value=inner):
+                node = inner
+            case ast.Attribute(value=ast.Attribute() | ast.Subscript() | ast.Call() as inner):
+                node = inner
+            case _:
+                return node
+
+
+def _is_local(scope: Scope, node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Name)
+        and (node.id in scope.assigns or node.id in scope.parameter_names)
+        and node.id not in {"self", "cls"}
+    )
+
+
+def _begun(program: Program, owner: Scope, scope: Scope, node: ast.expr) -> bool | None:
+    """Return whether all objects share a list or dict; `None`: it is none that begins empty."""
+    if isinstance(node, ast.Name):
+        meaning = program.resolve(scope, node.id)
+        if not isinstance(meaning, Variable) or meaning.scope.kind != "module":
+            return None
+        begun = meaning.scope.assigns.get(meaning.name, [])
+        return True if len(begun) == 1 and _is_empty(begun[0].value) else None
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return None
+    if node.value.id not in {"self", "cls", owner.name.rpartition(".")[2]}:
+        return None
+    of_object = [
+        assign.value
+        for begin in owner.inner.get("__init__", ())
+        for assign in begin.attributes
+        if isinstance(assign.target, ast.Attribute) and assign.target.attr == node.attr
+    ]
+    if of_object:
+        return False if all(_is_empty(one) for one in of_object) else None
+    of_class = [one.value for one in owner.assigns.get(node.attr, ())]
+    if len(of_class) != 1:
+        return None
+    if isinstance(of_class[0], ast.Call) and last_name(of_class[0].func) in {"Field", "field"}:
+        makes = [one.value for one in of_class[0].keywords if one.arg == "default_factory"]
+        return False if any(last_name(one) in _EMPTY | {"list"} for one in makes) else None
+    is_model = any(last_name(one) == "BaseModel" for one in getattr(owner.node, "bases", ()))
+    return (not is_model) if _is_empty(of_class[0]) else None
+
+
+def _is_empty(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.List):
+        return not value.elts
+    is_list = isinstance(value, ast.Call) and last_name(value.func) in {"list", "deque"}
+    return is_list or (_is_dict(value) and not getattr(value, "keys", ()))

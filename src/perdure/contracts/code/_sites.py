@@ -456,7 +456,7 @@ def sites_of(flow: Flow) -> Sites:
     bound = if_told(flow, handed_on(bound))
     brief = brief_of(flow, bound)
     passing = frozenset(one.leaf.value.key for one in brief)
-    return Sites(flow, without(brief, bound), passing, early.late)
+    return Sites(flow, without(flow, brief, bound), passing, early.late)
 
 
 def _is_history(leaf: Leaf) -> bool:

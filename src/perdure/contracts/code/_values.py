@@ -60,6 +60,8 @@ class Made(Struct, frozen=True, eq=False):
     place_frame: Frame | None = None
     is_own: bool = False
     """The project wrote it, so that what its arguments mean is its own affair."""
+    is_shared: bool = False
+    """What it holds is the module's or the class's: its objects have it together."""
 
     @property
     def key(self) -> tuple[str, int, int]:
