@@ -126,6 +126,7 @@ def test_the_lines_that_write_and_read_are_told(read):
     told = [(lines[one.line - 1], one.note) for one in site.evidence if one.file == "app.py"]
     assert any("INSERT INTO" in text and "keeps a conversation" in note for text, note in told)
     assert any("SELECT role" in text and "reads" in note for text, note in told)
+    assert any("in load(session_id)" in text and note == "asks for it" for text, note in told)
 
 
 QUICK = """

@@ -12,6 +12,7 @@ from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._meanings import External, Meaning, Variable
 from perdure.contracts.code._scopes import Scope, last_name, walk
 from perdure.contracts.code._turns import writes_elsewhere
+from perdure.contracts.code._walks import led_to
 
 _PLAIN = {
     "append", "extend", "get", "setdefault", "items", "keys", "values", "pop", "clear", "copy",
@@ -28,33 +29,21 @@ def is_apart(flow: Flow, scopes: Iterable[Scope], others: Collection[int]) -> bo
         scopes: the functions of the one conversation.
         others: the functions of the other ones, by their ids.
     """
-    pending = _above(flow, scopes)
-    if any(writes_elsewhere(one) for one in pending):
+    above = list(_above(flow, scopes))
+    if any(writes_elsewhere(one) for one in above):
         return False  # it may be a database that is not known for one
-    seen: set[int] = set()
-    while pending:
-        here = pending.pop()
-        if id(here) in seen:
-            continue
-        if id(here) in others:
-            return False
-        seen.add(id(here))
-        if len(seen) > limits.APART_MAX:
-            return False
-        pending.extend(_mentioned(flow, here))
-    return bool(seen)
+    most = limits.APART_MAX
+    reached = list(led_to(above, lambda one: _mentioned(flow, one), steps=most, most=most))
+    return 0 < len(reached) < most and not any(id(one) in others for one in reached)
 
 
-def _above(flow: Flow, scopes: Iterable[Scope]) -> list[Scope]:
-    """Return some functions, and whoever calls them."""
-    found: dict[int, Scope] = {}
-    pending = list(scopes)
-    while pending and len(found) <= limits.APART_MAX:
-        here = pending.pop()
-        if id(here) not in found:
-            found[id(here)] = here
-            pending.extend(where for where, _call in flow.callers(here) if where.kind != "module")
-    return list(found.values())
+def _above(flow: Flow, scopes: Iterable[Scope]) -> Iterator[Scope]:
+    """Yield some functions, and whoever calls them."""
+
+    def calling(here: Scope) -> list[Scope]:
+        return [where for where, _call in flow.callers(here) if where.kind != "module"]
+
+    return led_to(scopes, calling, steps=limits.APART_MAX, most=limits.APART_MAX)
 
 
 def _mentioned(flow: Flow, scope: Scope) -> Iterator[Scope]:

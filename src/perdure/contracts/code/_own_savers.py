@@ -17,6 +17,7 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._meanings import External, Variable
 from perdure.contracts.code._program import Program
 from perdure.contracts.code._scopes import Call, Scope, last_name
+from perdure.contracts.code._urls import begins
 from perdure.contracts.code._values import Evaluating, Frame, Instance, Kind
 from perdure.contracts.code.facts import Medium
 
@@ -170,9 +171,9 @@ def _is_of(program: Program, scope: Scope, call: Call, packages: tuple[str, ...]
 
 def _by_scheme(flow: Evaluating, scope: Scope, given: ast.expr) -> Medium:
     leaf = flow.only(given, flow.frame(scope))
-    if leaf is None or leaf.kind is not Kind.CONST or not isinstance(leaf.value, str):
-        return Medium.UNKNOWN
-    return next((one for scheme, one in _SCHEMES if scheme.match(leaf.value)), Medium.UNKNOWN)
+    is_text = leaf is not None and leaf.kind is Kind.CONST and isinstance(leaf.value, str)
+    text = leaf.value if leaf is not None and is_text else begins(flow.program, scope, given)
+    return next((one for scheme, one in _SCHEMES if scheme.match(text)), Medium.UNKNOWN)
 
 
 def _file(flow: Evaluating, scopes: list[Scope], instance: Instance) -> Kept | None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
@@ -20,6 +21,7 @@ from perdure.contracts.code._meanings import External
 from perdure.contracts.code._scopes import Call, Scope, last_name
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._speaking import TELLS, TELLS_TEXT, Speaking
+from perdure.contracts.code._urls import begins
 from perdure.contracts.code.facts import Medium, Role, Site
 from perdure.contracts.evidence import Known
 
@@ -118,8 +120,8 @@ def tables_of(flow: Flow, sites: Sites, speaking: Speaking) -> Tables:
         users.update(id(scope) for scope, _line in (*table.written, *table.read))
         if not table.written or not table.read or len(found) >= limits.STORY_MAX:
             continue
-        told = next((one for reader, _line in table.read if (one := speaking.near(reader))), None)
-        if told is None:
+        told = next((one for reader, _line in table.read if (one := speaking.way(reader))), ())
+        if not told:
             continue
         medium, location = _place(flow, sites, table)
         key = (medium, location.value if location is not None else None)
@@ -134,7 +136,7 @@ def _site(
     table: _Table,
     medium: Medium,
     location: Known[str] | None,
-    told: tuple[Scope, int],
+    told: tuple[tuple[Scope, int], ...],
 ) -> Site:
     scope, line = table.written[0]
     reader, at = table.read[0]
@@ -146,7 +148,8 @@ def _site(
             *(evidence(*one, f"{table.name} holds messages") for one in table.made[:1]),
             evidence(scope, line, f"keeps a conversation in {table.name}"),
             evidence(reader, at, f"reads {table.name} again"),
-            evidence(*told, "gives it to the model"),
+            *(evidence(*step, "asks for it") for step in told[:-1]),
+            evidence(*told[-1], "gives it to the model"),
         ),
         class_name=f"its own {table.name}",
         location=location,
@@ -171,6 +174,7 @@ def _holds_messages(fields: set[str], name: str) -> bool:
 
 def _models(flow: Flow) -> Iterator[_Table]:
     """Find classes of rows or documents that hold messages, and what makes and selects them."""
+    aliases = _aliases(flow)
     for owner in flow.program.live:
         if owner.kind != "class" or not owner.assigns:
             continue
@@ -179,11 +183,67 @@ def _models(flow: Flow) -> Iterator[_Table]:
         if kind is None or not _holds_messages({one.lower() for one in owner.assigns}, name):
             continue
         table = _Table(name, [(owner, owner.line)], kind if isinstance(kind, Medium) else None)
+        called = {name, *aliases.get(name, ())}
         for scope in flow.program.live:
-            is_named = scope.kind == "function" and name in scope.names
-            if is_named and flow.program.resolve(scope, name) is owner:
-                _use_of_model(scope, name, table)
+            for one in called & scope.names if scope.kind == "function" else ():
+                if flow.program.resolve(scope, one) is owner:
+                    _use_of_model(scope, one, table)
+        _use_of_repositories(flow, owner, table)
         yield table
+
+
+def _aliases(flow: Flow) -> dict[str, set[str]]:
+    """Return the other names that things are imported by: `from models import Message as Row`."""
+    found: dict[str, set[str]] = {}
+    for scope in flow.program.live:
+        for bound, several in scope.imports.items():
+            for one in several:
+                if one.name is not None and one.name != bound:
+                    found.setdefault(one.name, set()).add(bound)
+    return found
+
+
+def _use_of_repositories(flow: Flow, owner: Scope, table: _Table) -> None:
+    """Add what repositories of a class do to it: `class Messages(Repository[Message])`.
+
+    What their bases read says nothing: who calls that may read rows of any other class.
+    """
+    for repository in flow.program.live:
+        if repository.kind != "class" or not _is_repository_of(flow, repository, owner):
+            continue
+        for each in _above(flow, repository):
+            used = table if each is repository else replace(table, read=[])
+            for method in each.all_inner():
+                if method.kind == "function" and ("self", "model") in method.dotted:
+                    _use_of_model(method, "model", used)
+
+
+def _above(flow: Flow, owner: Scope) -> list[Scope]:
+    """Return a class with its bases."""
+    found = [owner]
+    for one in found:
+        if len(found) < limits.CANDIDATES_MAX:
+            found.extend(base for base in flow.program.bases(one) if base not in found)
+    return found
+
+
+def _is_repository_of(flow: Flow, repository: Scope, owner: Scope) -> bool:
+    """Whether a class says that its `model` is this one: by a base, an attribute or a start."""
+    bases = [
+        one.slice for one in getattr(repository.node, "bases", ()) if isinstance(one, ast.Subscript)
+    ]
+    values = [one.value for one in repository.assigns.get("model", ())]
+    given = [
+        one
+        for begin in repository.inner.get("__init__", ())
+        for call in begin.called_as(("__init__",))
+        for one in call.node.args
+    ]
+    return any(
+        isinstance(one, ast.Name)
+        and flow.program.resolve(repository.parent or repository, one.id) is owner
+        for one in (*bases, *values, *given)
+    )
 
 
 def _kind_of_model(owner: Scope) -> Medium | str | None:
@@ -214,6 +274,8 @@ def _names(node: ast.Call, name: str) -> bool:
     while pending:
         here = pending.pop()
         if isinstance(here, ast.Name) and here.id == name:
+            return True
+        if isinstance(here, ast.Attribute) and here.attr == name == "model":
             return True
         if isinstance(here, ast.Attribute | ast.Call):
             pending.append(here.value if isinstance(here, ast.Attribute) else here.func)
@@ -389,7 +451,7 @@ def _engine(flow: Flow, sites: Sites) -> tuple[Medium, Known[str] | None]:
         found = _located(flow, sites, scope, call)
         if found is None:
             continue
-        text = found.value or _begins(call)
+        text = found.value or _begins(flow, scope, call)
         medium = next((one for way, one in _DIALECTS if text and way.match(text)), Medium.UNKNOWN)
         places.append((medium, found))
     media = {medium for medium, _found in places}
@@ -402,9 +464,8 @@ def _engine(flow: Flow, sites: Sites) -> tuple[Medium, Known[str] | None]:
     return medium, place
 
 
-def _begins(call: Call) -> str:
+def _begins(flow: Flow, scope: Scope, call: Call) -> str:
     """Return how a URL that is put together begins."""
-    given = call.node.args[0] if call.node.args else None
-    first = given.values[0] if isinstance(given, ast.JoinedStr) and given.values else given
-    is_text = isinstance(first, ast.Constant) and isinstance(first.value, str)
-    return str(first.value) if is_text and isinstance(first, ast.Constant) else ""
+    told = [one.value for one in call.node.keywords if one.arg in {"url", "name_or_url"}]
+    given = [*call.node.args[:1], *told]
+    return begins(flow.program, scope, given[0]) if given else ""

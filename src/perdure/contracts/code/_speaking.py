@@ -61,15 +61,24 @@ class Speaking:
 
     def near(self, scope: Scope, depth: int = 3) -> tuple[Scope, int] | None:
         """Return where a function, or who calls it, does so."""
+        found = self.way(scope, depth)
+        return found[-1] if found else None
+
+    def way(self, scope: Scope, depth: int = 3) -> tuple[tuple[Scope, int], ...]:
+        """Return the calls of a function up to who does so, then where that does; empty: nobody."""
+        calls: dict[int, tuple[tuple[Scope, int], ...]] = {id(scope): ()}
 
         def calling(here: Scope) -> list[Scope]:
-            return [where for where, _call in self.flow.callers(here)]
+            found = self.flow.callers(here)
+            for where, call in found:
+                calls.setdefault(id(where), (*calls[id(here)], (where, call.node.lineno)))
+            return [where for where, _call in found]
 
         for here in led_to([scope], calling, steps=depth, most=limits.CALLERS_MAX):
             line = self.line(here)
             if line is not None:
-                return here, line
-        return None
+                return (*calls[id(here)], (here, line))
+        return ()
 
 
 def _speaks(scope: Scope) -> int | None:

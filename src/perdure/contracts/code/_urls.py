@@ -1,0 +1,68 @@
+"""How a URL begins that is put together: what kind of database it names, whatever its host is."""
+
+import ast
+
+from perdure.contracts._patterns import regex
+from perdure.contracts.code import limits
+from perdure.contracts.code._meanings import Variable
+from perdure.contracts.code._program import Program
+from perdure.contracts.code._scopes import Scope, last_name
+
+_WRAPS = {"str", "URL", "create", "make_url", "replace", "format", "render_as_string", "strip"}
+_SCHEME = regex(r"^[a-z][a-z0-9+]{1,40}(://|$)")
+
+
+def begins(program: Program, scope: Scope, node: ast.expr | None, depth: int = 0) -> str:
+    """Return how the text of an expression surely begins, with its scheme; empty if it may not.
+
+    What a function or a property gives is looked into where all that it gives begins so.
+    """
+    if depth > limits.FIELDS_DEEP_MAX:
+        return ""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text if _SCHEME.match(text) else ""
+        case ast.JoinedStr(values=[first, *_]) | ast.BinOp(op=ast.Add(), left=first):
+            inner = first.value if isinstance(first, ast.FormattedValue) else first
+            return begins(program, scope, inner, depth + 1)
+        case ast.Call(func=ast.Attribute(value=base, attr="replace" | "format" | "strip")):
+            return begins(program, scope, base, depth + 1)
+        case ast.Call(func=func) if last_name(func) in _WRAPS:
+            told = [one.value for one in node.keywords if one.arg == "drivername"]
+            given = [*told, *node.args]
+            return begins(program, scope, given[0], depth + 1) if given else ""
+        case ast.Call(func=func):
+            return _given(program, scope, func, depth)
+        case ast.Name() | ast.Attribute():
+            return _given(program, scope, node, depth)
+    return ""
+
+
+def _given(program: Program, scope: Scope, node: ast.expr, depth: int) -> str:
+    """Return how all begins that a name, a function or a property stands for."""
+    meaning = program.meaning(scope, node)
+    if meaning is None and isinstance(node, ast.Attribute):
+        named = program.methods_named(node.attr)
+        meaning = _of_object(program, scope, node) or (named[0] if len(named) == 1 else None)
+    if isinstance(meaning, Scope) and meaning.kind == "function":
+        found = [(meaning, one.value) for one in meaning.results]
+    elif isinstance(meaning, Variable):
+        assigns = meaning.scope.assigns.get(meaning.name, ())
+        found = [(meaning.scope, one.value) for one in assigns]
+    else:
+        return ""
+    told = {begins(program, where, value, depth + 1) for where, value in found[: limits.LEAVES_MAX]}
+    schemes = {one.partition(":")[0].partition("+")[0] for one in told}
+    return min(told) if len(schemes) == 1 and len(found) <= limits.LEAVES_MAX else ""
+
+
+def _of_object(program: Program, scope: Scope, node: ast.Attribute) -> Scope | None:
+    """Return the method or property of an object that a module makes once: `settings.url`."""
+    held = program.meaning(scope, node.value)
+    made = held.scope.assigns.get(held.name, []) if isinstance(held, Variable) else []
+    value = made[0].value if len(made) == 1 else None
+    if not isinstance(held, Variable) or not isinstance(value, ast.Call):
+        return None
+    owner = program.meaning(held.scope, value.func)
+    is_class = isinstance(owner, Scope) and owner.kind == "class"
+    return program.method(owner, node.attr) if is_class and isinstance(owner, Scope) else None

@@ -1,0 +1,124 @@
+"""Rows that are named otherwise, or kept by repositories, and where a URL is built."""
+
+import pytest
+
+from perdure.contracts.code.facts import Medium, Role
+
+ROWS = """
+from sqlalchemy import select
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+class Base(DeclarativeBase):
+    pass
+class Message(Base):
+    __tablename__ = "messages"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    conversation_id: Mapped[str]
+    role: Mapped[str]
+    content: Mapped[str]
+class Person(Base):
+    __tablename__ = "people"
+    name: Mapped[str]
+"""
+SETTINGS = """
+from pydantic_settings import BaseSettings
+class Settings(BaseSettings):
+    user: str = "a"
+    host: str
+    @property
+    def address(self):
+        return f"postgresql+asyncpg://{quote(self.user)}@{self.host}/x"
+    def url(self):
+        if self.host.startswith("/"):
+            return "postgresql://" + self.host
+        return str(self.address)
+settings = Settings()
+"""
+APP = """
+from fastapi import FastAPI
+from sqlalchemy import create_engine, select
+from settings import settings
+from rows import Message as Row
+app = FastAPI()
+engine = create_engine(settings.url())
+def add(db, conversation_id, role, content):
+    db.add(Row(conversation_id=conversation_id, role=role, content=content))
+    db.commit()
+def load(db, conversation_id):
+    return db.scalars(select(Row).where(Row.conversation_id == conversation_id))
+@app.post("/chat")
+def chat(conversation_id: str, text: str):
+    history = [{"role": row.role, "content": row.content} for row in load(db, conversation_id)]
+    answer = model.invoke([*history, {"role": "user", "content": text}])
+    add(db, conversation_id, "assistant", answer)
+    return answer
+"""
+REPOSITORY = """
+from fastapi import FastAPI
+from sqlalchemy import create_engine, select
+from settings import settings
+from rows import Message, Person
+app = FastAPI()
+engine = create_engine(settings.url())
+class Repository:
+    def __init__(self, model, db):
+        self.model = model
+        self.db = db
+    def create(self, **columns):
+        self.db.add(self.model(**columns))
+    def listed(self):
+        return self.db.scalars(select(self.model))
+class Messages(Repository[Message]):
+    def __init__(self, db):
+        super().__init__(Message, db)
+    def of(self, conversation_id):
+        return self.db.scalars(select(self.model).filter_by(conversation_id=conversation_id))
+class People(Repository[Person]):
+    def __init__(self, db):
+        super().__init__(Person, db)
+@app.post("/chat")
+def chat(conversation_id: str, text: str):
+    rows = READ
+    history = [{"role": row.role, "content": row.content} for row in rows]
+    answer = model.invoke([*history, {"role": "user", "content": text}])
+    Messages(db).create(conversation_id=conversation_id, role="user", content=text)
+    return answer
+"""
+
+
+def histories(read, app, settings=SETTINGS):
+    files = {"app.py": app, "rows.py": ROWS, "settings.py": settings}
+    return [one for one in read(files).sites if one.role is Role.HISTORY]
+
+
+def test_rows_by_another_name_are_in_the_database_whose_url_begins_so(read):
+    (site,) = histories(read, APP)
+    assert (site.medium, site.is_served, site.survives_process) == (Medium.POSTGRES, True, True)
+    assert any("Row(conversation_id" in _line(APP, one) for one in site.evidence)
+
+
+def _line(text, evidence):
+    lines = text.splitlines()
+    inside = evidence.file == "app.py" and evidence.line <= len(lines)
+    return lines[evidence.line - 1] if inside else ""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SETTINGS.replace('"postgresql://" + self.host', '"sqlite:///" + self.host'),
+        SETTINGS.replace('"postgresql://" + self.host', "self.host"),
+        SETTINGS.replace("return str(self.address)", "return known(self.address)"),
+    ],
+    ids=["either way", "as it is told", "by what is not known"],
+)
+def test_a_url_that_may_begin_otherwise_names_no_database(read, other):
+    assert not histories(read, APP, other)
+
+
+def test_rows_of_a_repository_are_those_of_its_class(read):
+    (site,) = histories(read, REPOSITORY.replace("READ", "Messages(db).of(conversation_id)"))
+    assert (site.medium, site.class_name) == (Medium.POSTGRES, "its own Message")
+
+
+def test_what_a_base_of_repositories_reads_may_be_anything(read):
+    assert not histories(read, REPOSITORY.replace("READ", "People(db).listed()"))
