@@ -6,15 +6,12 @@ name that is run to the call that compiles it.
 
 import ast
 
-from perdure.contracts.code import _catalog, limits
+from perdure.contracts.code import limits
 from perdure.contracts.code._chosen import Bound
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._index import index_of
 from perdure.contracts.code._marks import evidence
-from perdure.contracts.code._meanings import Variable
+from perdure.contracts.code._objects import compiled
 from perdure.contracts.code._outliving import all_begun, runs_in
-from perdure.contracts.code._program import Program
-from perdure.contracts.code._scopes import Scope, last_name
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._values import Kind
 from perdure.contracts.code.facts import Role
@@ -72,59 +69,3 @@ def _has_steps(one: Bound) -> bool:
     owner = one.sink.scope.owner
     around = list(owner.all_inner()) if owner is not None else [one.sink.scope]
     return sum(call.name == "add_node" for s in around for call in s.calls) > 1
-
-
-def compiled(program: Program, scope: Scope, node: ast.expr, depth: int = 0) -> ast.Call | None:
-    """Return the one call that compiles the graph an expression is; `None`: not to be told."""
-    if depth > limits.FLOW_DEPTH_MAX:
-        return None
-    match node:
-        case ast.Await(value=inner) | ast.Call(func=ast.Attribute(attr="with_config", value=inner)):
-            return compiled(program, scope, inner, depth + 1)
-        case ast.Call() if last_name(node.func) in _catalog.GRAPH_MAKERS:
-            return node
-        case ast.Call():
-            meaning = program.meaning(scope, node.func)
-            if isinstance(meaning, Scope) and meaning.kind == "function":
-                return _one(program, [(meaning, one.value) for one in meaning.results], depth)
-        case ast.Attribute(value=ast.Name(id="self")):
-            return _one(program, _own_values(program, scope, node.attr), depth)
-        case ast.Name() | ast.Attribute():
-            known = program.meaning(scope, node)
-            if isinstance(known, Variable):
-                return _one(program, _values(known), depth)
-    return None
-
-
-def _own_values(program: Program, scope: Scope, name: str) -> list[tuple[Scope, ast.expr | None]]:
-    around = program.class_around(scope)
-    family = program.family(around) if around is not None else []
-    return [
-        (where, one.value)
-        for where in program.assigning(name)
-        if program.class_around(where) in family
-        for one in where.attributes
-        if isinstance(one.target, ast.Attribute) and one.target.attr == name
-    ]
-
-
-def _values(known: Variable) -> list[tuple[Scope, ast.expr | None]]:
-    found = [(known.scope, one.value) for one in known.scope.assigns.get(known.name, ())]
-    if known.scope.kind == "module":
-        for where in index_of(known.scope).sharing.get(known.name, ()):
-            found.extend((where, one.value) for one in where.assigns.get(known.name, ()))
-    return found
-
-
-def _one(
-    program: Program, values: list[tuple[Scope, ast.expr | None]], depth: int
-) -> ast.Call | None:
-    """Return what all of several values are, besides `None`; `None` where they differ."""
-    given = [
-        (scope, value)
-        for scope, value in values
-        if value is not None and not (isinstance(value, ast.Constant) and value.value is None)
-    ]
-    calls = [compiled(program, scope, value, depth + 1) for scope, value in given]
-    first = calls[0] if calls else None
-    return first if all(one is first for one in calls) else None

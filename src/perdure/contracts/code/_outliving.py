@@ -3,9 +3,12 @@
 import ast
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence, graph_runs
+from perdure.contracts.code._objects import compiled, is_no_graph
 from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import functions_called, is_route
 from perdure.contracts.code._unwaited import is_left
@@ -25,21 +28,36 @@ _WORKS = {
 """Decorators of functions that a queue or a clock calls."""
 
 
-def outliving(flow: Flow) -> tuple[Evidence, ...]:
-    """Find the first run of a graph that no request waits for, with how it begins."""
-    live = flow.program.live
+class Outliving(Struct):
+    """A run of a graph that no request waits for, with how it begins."""
+
+    steps: tuple[Evidence, ...] = ()
+    is_told: bool = False
+    """Where the graph that is run is compiled is known."""
+
+
+def outliving(flow: Flow) -> Outliving:
+    """Find a run of a graph that no request waits for: of a known one, if there is any."""
+    found = Outliving()
+    for steps, scope, call in _runs(flow):
+        func = call.node.func
+        base = func.value if isinstance(func, ast.Attribute) else func
+        if compiled(flow.program, scope, base) is not None:
+            return Outliving(steps, is_told=True)
+        found = found if found.steps else Outliving(steps)
+    return found
+
+
+def _runs(flow: Flow) -> Iterator[tuple[tuple[Evidence, ...], Scope, Call]]:
     if not has_routes(flow):
-        runs = next(((scope, call) for scope in live for call in graph_runs(scope)), None)
-        if runs is None:
-            return ()
-        scope, call = runs
-        return (evidence(scope, call.node.lineno, "a run that no request waits for"),)
+        for scope in flow.program.live:
+            for call in _of_graphs(flow, scope):
+                note = "a run that no request waits for"
+                yield (evidence(scope, call.node.lineno, note),), scope, call
+        return
     for begun, step in all_begun(flow):
-        found = _run_in(flow, begun)
-        if found is not None:
-            scope, call = found
-            return (step, evidence(scope, call.node.lineno, "runs the graph"))
-    return ()
+        for scope, call in runs_in(flow, begun):
+            yield (step, evidence(scope, call.node.lineno, "runs the graph")), scope, call
 
 
 def has_routes(flow: Flow) -> bool:
@@ -111,14 +129,18 @@ def _is_awaited(scope: Scope, call: Call) -> bool:
     return bool(names) and scope.yields
 
 
-def _run_in(flow: Flow, begun: Scope) -> tuple[Scope, Call] | None:
-    return next(runs_in(flow, begun), None)
-
-
 def runs_in(flow: Flow, begun: Scope) -> Iterator[tuple[Scope, Call]]:
     """Return the runs of graphs in a function and in what it calls."""
     for scope in reached(flow, begun):
-        yield from ((scope, call) for call in graph_runs(scope))
+        yield from ((scope, call) for call in _of_graphs(flow, scope))
+
+
+def _of_graphs(flow: Flow, scope: Scope) -> Iterator[Call]:
+    """Return the calls that run what is called a graph, but those of what is surely none."""
+    for call in graph_runs(scope):
+        func = call.node.func
+        if not isinstance(func, ast.Attribute) or not is_no_graph(flow.program, scope, func.value):
+            yield call
 
 
 def reached(flow: Flow, begun: Scope) -> Iterator[Scope]:

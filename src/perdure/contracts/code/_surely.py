@@ -3,9 +3,9 @@
 import ast
 
 from perdure.contracts._patterns import regex
-from perdure.contracts.code._bare_runs import compiled
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import evidence, graph_runs
+from perdure.contracts.code._objects import compiled
 from perdure.contracts.code._outliving import (
     has_routes,
     outliving,
@@ -29,7 +29,7 @@ def surely_outliving(flow: Flow, sites: Sites) -> tuple[Evidence, ...]:
     """Find the first run that surely no request waits for, and that writes nothing down itself."""
     live = flow.program.live
     if not has_routes(flow):
-        return outliving(flow) if is_of_queue(flow) and not any(map(_writes, live)) else ()
+        return outliving(flow).steps if is_of_queue(flow) and not any(map(_writes, live)) else ()
     for begun, step in surely_begun(flow):
         if any(_writes(one) for one in reached(flow, begun)):
             continue

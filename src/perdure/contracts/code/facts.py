@@ -152,6 +152,8 @@ class CodeFacts(Struct, frozen=True, kw_only=True):
     """A run that goes on without a request that waits for it, as far as one was seen."""
     outlives_surely: tuple[Evidence, ...] = ()
     """Such a run that is surely not waited for, nor writes down what its steps give."""
+    outlives_open: bool = False
+    """Which graph that is, if it is one, is not told."""
     own_steps: tuple[Evidence, ...] = ()
     """Where code writes steps down itself, and where it goes on from them."""
     unsaved: tuple[Evidence, ...] = ()

@@ -106,9 +106,12 @@ def _lost(begun: Finding, code: CodeFacts, lost: list[Site], *, is_all: bool) ->
         )
     if bare and code.outlives and code.own_steps:
         return _by_itself(begun, code, bare[0])
+    if bare and code.outlives and code.outlives_open:
+        return _named_alone(begun, code, bare[0])
     if bare and code.outlives:
         return _violated(begun, code, bare[0])
-    run = next((site for site in lost if _is_run(site, code)), lost[0] if is_all else None)
+    some = lost[0] if is_all and not code.outlives_open else None
+    run = next((site for site in lost if _is_run(site, code)), some)
     if code.outlives_surely and run is not None and not code.own_steps:
         return _violated(begun, replace(code, outlives=code.outlives_surely), run)
     pauses = [step for step in code.uses_threads if "pause" in step.note]
@@ -131,6 +134,19 @@ def _paused(begun: Finding, code: CodeFacts, site: Site, pause: Evidence) -> Fin
         evidence=tuple(dict.fromkeys((*site.evidence, *code.has_steps[:1], pause))),
         repair='Compile the graph with a durable saver, and run it with durability="sync".',
         assumptions=site.chosen.assumed,
+    )
+
+
+def _named_alone(begun: Finding, code: CodeFacts, site: Site) -> Finding:
+    """Ask about a run of which only the name of a method says that it is one of a graph."""
+    run, made = code.outlives[-1], site.evidence[-1]
+    return replace(
+        begun,
+        verdict=Verdict.UNDECIDED,
+        confidence=Confidence.INFERRED,
+        summary="work that no request waits for runs what may be a graph without a saver",
+        evidence=tuple(dict.fromkeys((*code.outlives, made))),
+        question=f"Does {run.file}:{run.line} run the graph of {made.file}:{made.line}?",
     )
 
 
