@@ -115,6 +115,26 @@ def test_a_url_that_may_begin_otherwise_names_no_database(read, other):
     assert not histories(read, APP, other)
 
 
+REPLACED = SETTINGS.replace(
+    """        if self.host.startswith("/"):
+            return "postgresql://" + self.host
+""",
+    """        if self.whole_url:
+            return self.whole_url
+""",
+).replace("    host: str\n", "    host: str\n    whole_url: str | None = None\n")
+
+
+@pytest.mark.parametrize(
+    ("environment", "media"),
+    [({}, [Medium.POSTGRES]), ({"WHOLE_URL": "mysql://x"}, [Medium.NETWORK])],
+)
+def test_a_url_that_a_setting_replaces_is_built_where_that_is_not_set(read, environment, media):
+    files = {"app.py": APP, "rows.py": ROWS, "settings.py": REPLACED}
+    found = read(files, environment=environment).sites
+    assert [one.medium for one in found if one.role is Role.HISTORY] == media
+
+
 def test_rows_of_a_repository_are_those_of_its_class(read):
     (site,) = histories(read, REPOSITORY.replace("READ", "Messages(db).of(conversation_id)"))
     assert (site.medium, site.class_name) == (Medium.POSTGRES, "its own Message")
@@ -122,3 +142,69 @@ def test_rows_of_a_repository_are_those_of_its_class(read):
 
 def test_what_a_base_of_repositories_reads_may_be_anything(read):
     assert not histories(read, REPOSITORY.replace("READ", "People(db).listed()"))
+
+
+TALK = """
+from fastapi import FastAPI
+from pydantic_ai import Agent
+from rows import store
+app = FastAPI()
+agent = Agent("openai:gpt-4o")
+@app.post("/chat")
+async def chat(session_id: str, text: str):
+    history = await store.of(session_id)
+    result = await agent.run(text, message_history=history)
+    await store.add(session_id, result.new_messages())
+    return result.output
+"""
+SERVICE = """
+from supabase import create_client
+client = create_client("https://x.example", "k")
+class Store:
+    async def of(self, session_id):
+        return client.table("messages").select("*").eq("session_id", session_id).execute().data
+    async def add(self, session_id, messages):
+        rows = [{"session_id": session_id, "role": "user", "content": one} for one in messages]
+        client.table("messages").insert(rows).execute()
+store = Store()
+"""
+COLLECTION = """
+from motor.motor_asyncio import AsyncIOMotorClient
+class Store:
+    def __init__(self):
+        self.client = AsyncIOMotorClient("mongodb://mongo:27017")
+        self.kept = self.client["app"]["messages"]
+    async def of(self, session_id):
+        return await self.kept.find({"session_id": session_id}).to_list(None)
+    async def add(self, session_id, messages):
+        await self.kept.insert_many([{"session_id": session_id, "said": one} for one in messages])
+store = Store()
+"""
+LISTS = """
+import asyncpg
+class Store:
+    async def open(self):
+        self.pool = await asyncpg.create_pool("postgresql://db/x")
+    async def of(self, session_id):
+        return await self.pool.fetch("SELECT message_list FROM messages WHERE session = $1")
+    async def add(self, session_id, messages):
+        await self.pool.execute("INSERT INTO messages (session, message_list) VALUES ($1, $2)")
+store = Store()
+"""
+STORES = {
+    "a hosted service": (SERVICE, [Medium.NETWORK]),
+    "rows of something else": (SERVICE.replace('"role": "user", "content"', '"size"'), []),
+    "a table of no service": (SERVICE.replace("supabase", "spreadsheets"), []),
+    "a collection by an attribute": (COLLECTION, [Medium.MONGO]),
+    "a collection of something else": (COLLECTION.replace('"messages"', '"orders"'), []),
+    "lists of messages": (LISTS, [Medium.POSTGRES]),
+    "lists of something else": (LISTS.replace("message_list", "size"), []),
+}
+
+
+@pytest.mark.parametrize("way", STORES)
+def test_stores_of_messages_are_where_they_put_them(read, way):
+    text, media = STORES[way]
+    found = read({"app.py": TALK, "rows.py": text}).sites
+    assert [one.medium for one in found if one.role is Role.HISTORY] == media
+    assert all(one.survives_process for one in found)

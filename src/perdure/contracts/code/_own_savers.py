@@ -172,7 +172,7 @@ def _is_of(program: Program, scope: Scope, call: Call, packages: tuple[str, ...]
 def _by_scheme(flow: Evaluating, scope: Scope, given: ast.expr) -> Medium:
     leaf = flow.only(given, flow.frame(scope))
     is_text = leaf is not None and leaf.kind is Kind.CONST and isinstance(leaf.value, str)
-    text = leaf.value if leaf is not None and is_text else begins(flow.program, scope, given)
+    text = leaf.value if leaf is not None and is_text else begins(flow, scope, given)
     return next((one for scheme, one in _SCHEMES if scheme.match(text)), Medium.UNKNOWN)
 
 

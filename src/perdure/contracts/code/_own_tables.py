@@ -15,9 +15,11 @@ from msgspec.structs import replace
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._hosted import hosted
 from perdure.contracts.code._kept import chosen_of
 from perdure.contracts.code._marks import evidence, imports
 from perdure.contracts.code._meanings import External
+from perdure.contracts.code._objects import own_values
 from perdure.contracts.code._scopes import Call, Scope, last_name
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._speaking import TELLS, TELLS_TEXT, Speaking
@@ -33,7 +35,7 @@ _WHO = {
 _WHAT = {"content", "message", "text", "body", "parts", "content_json", "payload", "message_text"}
 _WHOLE = {
     "messages", "history", "chat_history", "conversation_history", "message_history", "transcript",
-    "messages_json", "history_json",
+    "messages_json", "history_json", "message_list", "model_messages", "all_messages",
 }  # fmt: skip
 _ASKED = {"user_message", "question", "query", "prompt", "user_input", "human_message", "user_text"}
 _ANSWERED = {
@@ -116,7 +118,13 @@ def tables_of(flow: Flow, sites: Sites, speaking: Speaking) -> Tables:
     found: list[Site] = []
     users: set[int] = set()
     known: set[tuple[Medium, str | None]] = set()
-    for table in [*_models(flow), *_of_queries(flow), *_documents(flow), *_keys(flow)]:
+    for table in [
+        *_models(flow),
+        *_of_queries(flow),
+        *_documents(flow),
+        *_keys(flow),
+        *_of_services(flow),
+    ]:
         users.update(id(scope) for scope, _line in (*table.written, *table.read))
         if not table.written or not table.read or len(found) >= limits.STORY_MAX:
             continue
@@ -337,9 +345,25 @@ def _driver(flow: Flow, scope: Scope) -> Medium | None:
     return used.pop() if len(used) == 1 else None
 
 
+def _of_services(flow: Flow) -> Iterator[_Table]:
+    """Find tables of messages in hosted services."""
+    found: dict[str, _Table] = {}
+    for one in sorted(hosted(flow), key=lambda one: not one.is_write):
+        if one.is_write and _holds_messages(set(one.columns), one.table):
+            table = found.setdefault(one.table, _Table(one.table, [], Medium.NETWORK))
+            table.written.append((one.scope, one.line))
+        elif not one.is_write and one.table in found:
+            found[one.table].read.append((one.scope, one.line))
+    yield from found.values()
+
+
 def _documents(flow: Flow) -> Iterator[_Table]:
     """Find collections of conversations in MongoDB."""
-    yield from _by_name(flow, _DOCUMENTS_IN, _DOCUMENTS_OUT, _collection, Medium.MONGO)
+
+    def collection(scope: Scope, call: Call) -> str:
+        return _collection(flow, scope, call)
+
+    yield from _by_name(flow, _DOCUMENTS_IN, _DOCUMENTS_OUT, collection, Medium.MONGO)
 
 
 def _keys(flow: Flow) -> Iterator[_Table]:
@@ -367,10 +391,14 @@ def _by_name(
     yield from found.values()
 
 
-def _collection(scope: Scope, call: Call) -> str:
+def _collection(flow: Flow, scope: Scope, call: Call) -> str:
     """Return the collection that a method is of, if its name tells of conversations."""
     func = call.node.func
     base = func.value if isinstance(func, ast.Attribute) else None
+    if isinstance(base, ast.Attribute) and last_name(base.value) == "self":
+        made = own_values(flow.program, scope, base.attr)
+        is_item = len(made) == 1 and isinstance(made[0][1], ast.Subscript | ast.Call)
+        base = made[0][1] if is_item and not _NAMED.search(base.attr) else base
     if isinstance(base, ast.Subscript) and isinstance(base.slice, ast.Constant):
         name = str(base.slice.value)
     elif isinstance(base, ast.Call) and base.args and isinstance(base.args[0], ast.Constant):
@@ -468,4 +496,4 @@ def _begins(flow: Flow, scope: Scope, call: Call) -> str:
     """Return how a URL that is put together begins."""
     told = [one.value for one in call.node.keywords if one.arg in {"url", "name_or_url"}]
     given = [*call.node.args[:1], *told]
-    return begins(flow.program, scope, given[0]) if given else ""
+    return begins(flow, scope, given[0]) if given else ""

@@ -7,12 +7,13 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._meanings import Variable
 from perdure.contracts.code._program import Program
 from perdure.contracts.code._scopes import Scope, last_name
+from perdure.contracts.code._values import Evaluating
 
 _WRAPS = {"str", "URL", "create", "make_url", "replace", "format", "render_as_string", "strip"}
 _SCHEME = regex(r"^[a-z][a-z0-9+]{1,40}(://|$)")
 
 
-def begins(program: Program, scope: Scope, node: ast.expr | None, depth: int = 0) -> str:
+def begins(flow: Evaluating, scope: Scope, node: ast.expr | None, depth: int = 0) -> str:
     """Return how the text of an expression surely begins, with its scheme; empty if it may not.
 
     What a function or a property gives is looked into where all that it gives begins so.
@@ -24,34 +25,39 @@ def begins(program: Program, scope: Scope, node: ast.expr | None, depth: int = 0
             return text if _SCHEME.match(text) else ""
         case ast.JoinedStr(values=[first, *_]) | ast.BinOp(op=ast.Add(), left=first):
             inner = first.value if isinstance(first, ast.FormattedValue) else first
-            return begins(program, scope, inner, depth + 1)
+            return begins(flow, scope, inner, depth + 1)
         case ast.Call(func=ast.Attribute(value=base, attr="replace" | "format" | "strip")):
-            return begins(program, scope, base, depth + 1)
+            return begins(flow, scope, base, depth + 1)
         case ast.Call(func=func) if last_name(func) in _WRAPS:
             told = [one.value for one in node.keywords if one.arg == "drivername"]
             given = [*told, *node.args]
-            return begins(program, scope, given[0], depth + 1) if given else ""
+            return begins(flow, scope, given[0], depth + 1) if given else ""
         case ast.Call(func=func):
-            return _given(program, scope, func, depth)
+            return _given(flow, scope, func, depth)
         case ast.Name() | ast.Attribute():
-            return _given(program, scope, node, depth)
+            return _given(flow, scope, node, depth)
     return ""
 
 
-def _given(program: Program, scope: Scope, node: ast.expr, depth: int) -> str:
+def _given(flow: Evaluating, scope: Scope, node: ast.expr, depth: int) -> str:
     """Return how all begins that a name, a function or a property stands for."""
-    meaning = program.meaning(scope, node)
+    meaning = flow.program.meaning(scope, node)
     if meaning is None and isinstance(node, ast.Attribute):
-        named = program.methods_named(node.attr)
-        meaning = _of_object(program, scope, node) or (named[0] if len(named) == 1 else None)
+        named = flow.program.methods_named(node.attr)
+        meaning = _of_object(flow.program, scope, node) or (named[0] if len(named) == 1 else None)
     if isinstance(meaning, Scope) and meaning.kind == "function":
-        found = [(meaning, one.value) for one in meaning.results]
+        frame = flow.frame(meaning)
+        found = [
+            (meaning, one.value)
+            for one in meaning.results
+            if flow.decider.all_of([(frame, guard) for guard in one.guards]).is_met is not False
+        ]
     elif isinstance(meaning, Variable):
         assigns = meaning.scope.assigns.get(meaning.name, ())
         found = [(meaning.scope, one.value) for one in assigns]
     else:
         return ""
-    told = {begins(program, where, value, depth + 1) for where, value in found[: limits.LEAVES_MAX]}
+    told = {begins(flow, where, value, depth + 1) for where, value in found[: limits.LEAVES_MAX]}
     schemes = {one.partition(":")[0].partition("+")[0] for one in told}
     return min(told) if len(schemes) == 1 and len(found) <= limits.LEAVES_MAX else ""
 
