@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # Empty: everything that is not marked `slow`. For example: make test TESTS=tests/unit
 TESTS ?=
+# More than two cores: many tests wait, for processes that are stopped on purpose and for deadlines.
+WORKERS ?= 3
 # A process of tests that died is not replaced: pytest-xdist waits for ever then, with groups.
 PYTEST := $(BIN)/python -m pytest --dist loadgroup --max-worker-restart=0
 # A test that its own limit could not end has the process ended, with the stacks of all threads.
@@ -45,10 +47,10 @@ demo-sandbox: $(READY) ## Show an agent repairing a project while its worker is 
 	@$(BIN)/python -m examples.fix_tests.demo $(ARGS)
 
 test: $(READY) ## Run all tests but the slow ones (TESTS=path to run some)
-	@$(PYTEST) -n 2 -m "not slow" $(WATCHED) $(TESTS)
+	@$(PYTEST) -n $(WORKERS) -m "not slow" $(WATCHED) $(TESTS)
 
 test-all: $(READY) ## Run all tests, the slow ones too
-	@PERDURE_TEST_COLD=1 $(PYTEST) -n 2 $(TESTS)
+	@PERDURE_TEST_COLD=1 $(PYTEST) -n $(WORKERS) $(TESTS)
 
 test-model: $(READY) ## Run an agent with a small real model (gets its weights and a server, 130 MB)
 	@test -x .venv-model/bin/python || $(PYTHON) -m venv .venv-model
@@ -62,7 +64,7 @@ test-s3: $(READY) ## Run the tests of buckets on real servers (gets moto and rcl
 		$(PYTEST) -n 0 tests/sandbox/test_buckets.py
 
 test-fault: $(READY) ## Run the tests that kill real processes
-	@$(PYTEST) -n 2 -m fault $(TESTS)
+	@$(PYTEST) -n $(WORKERS) -m fault $(TESTS)
 
 sweep: $(READY) ## Kill a process at every crash point of either store and compare (about an hour)
 	@$(BIN)/python -m tests.fault.sweep --full && $(BIN)/python -m tests.fault.sweep --full --store postgres
