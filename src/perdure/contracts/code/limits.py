@@ -117,8 +117,10 @@ IGNORED_MAX = 500
 WAITED_LINES_MAX = 100_000
 """Lines in which waits are looked for, counted again for each dict that they are about."""
 
-HANDED_LINES_MAX = 100_000
-"""Lines through which what dicts hold is followed to a model, counted again for each dict."""
+HANDED_LINES_MAX = 20_000
+"""Lines through which what dicts hold is followed to a model, counted again for each dict.
+
+The most that a program needed of those that were seen is 5,000."""
 
 APART_MAX = 400
 """Functions that a request may come to; of one that may come to more nothing is apart."""
