@@ -34,8 +34,9 @@ IN_PROCESS = [
     if not NEEDS[contract].features and contract is not Contract.C1  # which needs its Redis
 ]
 QUICK = (Contract.S1, Contract.R2, Contract.R6)
-ALSO = {Contract.S1: {Contract.S2}, Contract.S3: {Contract.S2}}
-"""What a breaking specimen breaks besides: what a restart loses a replacement loses, too."""
+ALSO = {Contract.S1: {Contract.S2, Contract.R3}, Contract.S3: {Contract.S2}}
+"""What a breaking specimen breaks besides: what a restart loses a replacement loses, too, and so
+does a crash where runs wait for a person."""
 
 
 @pytest.mark.parametrize(("contract", "kind"), EACH)
