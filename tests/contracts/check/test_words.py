@@ -201,3 +201,28 @@ def test_advice_is_the_line_to_write(argv, said):
 @pytest.mark.parametrize("argv", [("uvicorn",), ("sh", "-c", "a | b"), ("sh", "-c", 'a "b; c'), ()])
 def test_no_advice_where_it_can_not_be_told(argv):
     assert advice(argv) is None
+
+
+FROM_FILE = COMPOSE.replace("environment: [SAVER_KIND]", "env_file: .env")
+
+
+def test_what_is_said_counts_before_what_a_sample_declares(tmp_path):
+    files = {**COMPOSED, "compose.yaml": FROM_FILE, ".env.example": "SAVER_KIND=memory\n"}
+    _, before = findings(tmp_path, files)
+    assert before[Contract.S1].verdict is V
+    report, after = findings(tmp_path, files, SAVER_KIND="sqlite")
+    assert (after[Contract.S1].verdict, after[Contract.S1].assumptions) == (
+        H,
+        ("SAVER_KIND=sqlite",),
+    )
+    assert report.unused == ()
+
+
+def test_what_is_deployed_is_not_replaced_by_what_is_said(tmp_path):
+    files = {
+        **COMPOSED,
+        "compose.yaml": COMPOSE.replace("[SAVER_KIND]", "[SAVER_KIND=memory]"),
+        ".env.example": "SAVER_KIND=sqlite\n",
+    }
+    _, found = findings(tmp_path, files, SAVER_KIND="sqlite")
+    assert found[Contract.S1].verdict is V

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from perdure.contracts import limits
 from perdure.contracts._defended import defended
 from perdure.contracts._patterns import regex
@@ -13,7 +15,8 @@ from perdure.contracts.deployment._compose_roots import compose_roots
 from perdure.contracts.deployment._kubernetes_roots import kubernetes_roots
 from perdure.contracts.deployment._platforms import platform_roots
 from perdure.contracts.deployment._unread_platforms import name_unread
-from perdure.contracts.deployment.facts import Root
+from perdure.contracts.deployment.facts import Root, Variable
+from perdure.contracts.evidence import Confidence, Known
 from perdure.contracts.files import Project
 
 _DOCKERFILE = regex(
@@ -58,7 +61,26 @@ def read_roots(project: Project, *, assume: Mapping[str, str]) -> tuple[Root, ..
     name_unread(project)
     if not roots:
         roots = [platform_root(path) for path in project.paths if _is_platform(path)]
-    return tuple(sorted(roots, key=lambda root: (root.kind, root.root))[: limits.ROOTS_MAX])
+    ordered = sorted(roots, key=lambda root: (root.kind, root.root))[: limits.ROOTS_MAX]
+    return tuple(_assumed(root, assume) for root in ordered)
+
+
+def _assumed(root: Root, assume: Mapping[str, str]) -> Root:
+    """Return a root whose services have what was said where a sample of a file says something.
+
+    What `.env.example` declares is no part of what is deployed: who runs it knows better.
+    """
+    services = []
+    for service in root.services:
+        told = {
+            name: Variable(name=name, known=Known(value=value, assumed=(f"{name}={value}",)))
+            for name, value in assume.items()
+            if (variable := service.environment.get(name)) is not None
+            and variable.known.confidence is Confidence.DECLARED_DEFAULT
+        }
+        known = {**service.environment, **told}
+        services.append(replace(service, environment=known) if told else service)
+    return replace(root, services=tuple(services))
 
 
 def _is_platform(path: str) -> bool:
