@@ -226,3 +226,18 @@ def test_what_is_deployed_is_not_replaced_by_what_is_said(tmp_path):
     }
     _, found = findings(tmp_path, files, SAVER_KIND="sqlite")
     assert found[Contract.S1].verdict is V
+
+
+NETWORKED = {
+    **BARE,
+    "app.py": SQLITE.replace("sqlite import SqliteSaver", "postgres import PostgresSaver").replace(
+        'SqliteSaver("data/threads.db")', 'PostgresSaver("postgresql://db.example.com/a")'
+    ),
+}
+STATELESS = {**BARE, "app.py": "from fastapi import FastAPI\napp = FastAPI()\n"}
+
+
+@pytest.mark.parametrize(("files", "verdict"), [(NETWORKED, H), (STATELESS, NA), (IN_MEMORY, U)])
+def test_how_many_run_is_asked_only_where_it_matters(tmp_path, files, verdict):
+    _, found = findings(tmp_path, files)
+    assert found[Contract.S3].verdict is verdict

@@ -78,14 +78,16 @@ def judge_replicas(
         evidence=copies.evidence,
         question=copies.question,
     )
-    if copies.question is not None and not copies.is_several:
-        return unsaid
-    if not copies.is_several:
+    if copies.question is None and not copies.is_several:
         return _not_applicable(Contract.S3, service, "one container with one worker serves it")
     when = f"by which of the {copies.what} a request meets"
     found = _judged(Contract.S3, service, code, root, judge=among_replicas(copies), when=when)
     if copies.question is not None and ONE_WRITER in found.warnings:
         return unsaid  # other containers would have other files
+    if copies.question is not None and not copies.is_several:
+        # However many there are, they share all of it, or there is nothing to share.
+        is_same = found.verdict in {Verdict.HELD, Verdict.NOT_APPLICABLE}
+        return found if is_same else unsaid
     if found.verdict in {Verdict.VIOLATED, Verdict.HELD}:
         return replace(
             found,
