@@ -79,7 +79,8 @@ async def test_all_questions_of_a_reply_are_asked_at_once(open_runtime):
 
 async def test_nobody_allows_it_in_time(on_virtual_time):
     paid = []
-    pay = payer(paid, approve_within=dt.timedelta(days=2))
+    # An hour: a worker looks for mail all the while, and each look is executed.
+    pay = payer(paid, approve_within=dt.timedelta(hours=1))
     agent = Agent(name="late", model=ScriptedModel([call("pay", cents=1), "ok"]), tools=[pay])
     runtime, clock = await on_virtual_time(agent)
     async with clock.autojump():

@@ -76,10 +76,10 @@ def check(ran):
 
 
 @pytest.mark.timeout(600)
-def test_attacks_and_layers_as_nobody(nobody):
+@pytest.mark.parametrize("name", ["test_attacks.py", "test_layers.py", "test_export_attacks.py"])
+def test_attacks_and_layers_as_nobody(nobody, name):
     folder, env = nobody
-    names = ["test_attacks.py", "test_layers.py", "test_export_attacks.py"]
-    command = command_of(folder, names)
+    command = command_of(folder, [name])
     check(subprocess.run(command, **as_nobody(env), capture_output=True, text=True, check=False))
 
 
