@@ -193,6 +193,13 @@ store = Store()
 """
 STORES = {
     "a hosted service": (SERVICE, [Medium.NETWORK]),
+    "rows in a list of their own": (
+        SERVICE.replace(
+            '        client.table("messages").insert',
+            '        rows = [rows]\n        client.table("messages").insert',
+        ),
+        [Medium.NETWORK],
+    ),
     "rows of something else": (SERVICE.replace('"role": "user", "content"', '"size"'), []),
     "a table of no service": (SERVICE.replace("supabase", "spreadsheets"), []),
     "a collection by an attribute": (COLLECTION, [Medium.MONGO]),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import imports
 from perdure.contracts.code._scopes import Call, Scope
@@ -52,7 +53,11 @@ def _table(func: ast.expr) -> str:
 def _columns(scope: Scope, call: Call) -> Iterator[str]:
     """Yield the columns of the rows that are put, as far as they are written here."""
     given = list(call.node.args[:1])
+    seen: set[int] = set()
     for one in given:  # which grows meanwhile
+        if id(one) in seen:
+            continue  # rows = [rows]
+        seen.add(id(one))
         match one:
             case ast.Dict():
                 yield from (
@@ -62,7 +67,7 @@ def _columns(scope: Scope, call: Call) -> Iterator[str]:
                 given.extend(one.elts[:1])
             case ast.ListComp():
                 given.append(one.elt)
-            case ast.Name():
+            case ast.Name() if len(seen) <= limits.LEAVES_MAX:
                 made = [each.value for each in scope.assigns.get(one.id, ())]
                 given.extend(
                     each for each in made if isinstance(each, ast.Dict | ast.List | ast.ListComp)
