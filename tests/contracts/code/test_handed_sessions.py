@@ -147,17 +147,96 @@ async def chat(session_id: str, text: str):
         sessions[session_id].messages = load_messages(session_id)
     return await answer(sessions[session_id], text)
 """,
+    "who is called is of another library": """
+import subprocess
+async def answer(session, text):
+    session.messages.append({"role": "user", "content": text})
+    subprocess.run(["tee", "/dev/stderr"], input="".join(session.messages))
+"""
+    + ROUTE,
+    "who is called is nobody that is known": """
+async def answer(session, text):
+    session.messages.append({"role": "user", "content": text})
+    await exporter.stream(session.messages)
+"""
+    + ROUTE,
+    "the last one is given": ASKS.replace("=session.messages)", "=session.messages[-1:])") + ROUTE,
+    "the client sends all": """
+async def answer(session, messages):
+    session.messages = []
+    for message in messages:
+        session.messages.append(message)
+    return await client.chat.completions.create(model="m", messages=session.messages)
+"""
+    + ROUTE.replace("text)", "messages)").replace("text: str", "messages: list"),
+    "the client's cookie": ASKS
+    + ROUTE.replace(
+        "    return", '    session.messages = list(request.session["messages"])\n    return'
+    ).replace("text: str", "text: str, request: Request"),
+    "for this request": ASKS
+    + """
+@app.post("/chat")
+async def chat(session_id: str, text: str):
+    session = sessions[session_id] = Session()
+    try:
+        return await answer(session, text)
+    finally:
+        sessions.pop(session_id, None)
+""",
+    "for this connection": ASKS
+    + """
+@app.websocket("/ws/{client_id}")
+async def ws(socket: WebSocket, client_id: str):
+    session = Session()
+    sessions[client_id] = session
+    async for text in socket.iter_text():
+        await socket.send_text(await answer(session, text))
+    del sessions[client_id]
+""",
+    "by a function, for this request": ASKS
+    + """
+def drop(session_id):
+    sessions.pop(session_id, None)
+@app.post("/chat")
+async def chat(session_id: str, text: str):
+    session = sessions.setdefault(session_id, Session())
+    given = await answer(session, text)
+    drop(session_id)
+    return given
+""",
+}
+FILLED = {
+    name: f"""
+import archive
+def session_of(session_id):
+    if session_id not in sessions:
+        session = Session()
+        for said in {given}:
+            session.messages.append({{"role": said["role"], "content": said["content"]}})
+        sessions[session_id] = session
+    return sessions[session_id]
+@app.post("/chat")
+async def chat(session_id: str, text: str):
+    return await answer(session_of(session_id), text)
+"""
+    for name, given in (("by its id", "archive.turns(session_id)"), ("the same for all", "BEGIN"))
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_session_that_is_handed_to_who_asks_the_model_is_lost_with_the_process(read, way):
+def test_whether_a_session_that_is_handed_to_who_asks_the_model_must_last_is_asked(read, way):
     (site,) = read({"app.py": HEAD + dedent(WAYS[way])}).sites
-    assert (site.role, site.medium, site.is_served) == (Role.HISTORY, Medium.MEMORY, True)
+    assert (site.role, site.medium, site.is_served) == (Role.HISTORY, Medium.MEMORY, None)
     assert site.class_name == "the dict sessions"
 
 
 @pytest.mark.parametrize("way", SAYS_NOTHING)
 def test_what_is_handed_elsewhere_says_nothing(read, way):
-    sites = read({"app.py": HEAD + dedent(SAYS_NOTHING[way])}).sites
-    assert not [one for one in sites if one.is_served]
+    assert not read({"app.py": HEAD + dedent(SAYS_NOTHING[way])}).sites
+
+
+@pytest.mark.parametrize("way", FILLED)
+def test_what_is_filled_for_its_id_in_a_loop_may_be_kept_where_that_comes_from(read, way):
+    text = HEAD + ASKS + FILLED[way]
+    (site,) = read({"app.py": text, "archive.py": "def turns(session_id):\n    ...\n"}).sites
+    assert site.is_served is (None if way == "by its id" else True)

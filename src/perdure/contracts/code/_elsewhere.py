@@ -12,9 +12,10 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._kept import Kept, is_dict, makers_of, own
 from perdure.contracts.code._meanings import Variable
-from perdure.contracts.code._scopes import Scope, last_name
+from perdure.contracts.code._scopes import Scope, last_name, walk
 from perdure.contracts.code._speaking import id_in
 from perdure.contracts.code._startup import functions_called
+from perdure.contracts.code._turns import ADDS, is_got
 
 _STORES = {
     "chat_store", "chat_memory", "chat_message_history", "message_store", "session_store",
@@ -43,6 +44,8 @@ def may_be_elsewhere(flow: Flow, kept: Kept) -> bool:
     if any(_is_given_store(flow, scope, value) for scope, value in values):
         return True
     if any(is_read(kept, scope, value) for scope, value in values):
+        return True
+    if any(_is_filled_in_loop(scope, kept.variable.name) for scope in kept.users):
         return True
     if any(_is_filled(flow, one) for one in classes_of(flow, kept)):
         return True
@@ -169,6 +172,46 @@ def is_read(kept: Kept, scope: Scope, node: ast.Call) -> bool:
     is_of_id = any(id_in(one, scope) for one in (*node.args, *(k.value for k in node.keywords)))
     is_of_object = isinstance(func, ast.Attribute) and bool(_GIVES.search(name))
     return is_of_id and (is_of_object or bool(_LOADS.match(name)))
+
+
+def _is_filled_in_loop(scope: Scope, name: str) -> bool:
+    """Whether an item gets its messages one by one, from what something gives for its id."""
+    items = {
+        bound
+        for bound, assigns in scope.assigns.items()
+        if any(one.value is not None and is_got(one.value, name) for one in assigns)
+    }
+    items.update(
+        one.value.id
+        for one in scope.items
+        if isinstance(one.value, ast.Name) and is_got(one.target, name)
+    )
+    for node in walk(scope.node):
+        if not isinstance(node, ast.For | ast.AsyncFor) or not _is_of_id(scope, node.iter, name):
+            continue
+        for one in ast.walk(node):
+            match one:
+                case ast.Call(func=ast.Attribute(attr=way, value=base)) if ADDS.match(way):
+                    if _is_in(base, name, items):
+                        return True
+    return False
+
+
+def _is_of_id(scope: Scope, node: ast.expr, name: str) -> bool:
+    """Whether something that is not the dict is asked for what belongs to a conversation's id."""
+    return any(
+        isinstance(one, ast.Call)
+        and not is_got(one, name)
+        and any(id_in(given, scope) for given in (*one.args, *(k.value for k in one.keywords)))
+        for one in ast.walk(node)
+    )
+
+
+def _is_in(node: ast.expr, name: str, items: set[str]) -> bool:
+    """Whether an expression is the item of a dict, or a part of it."""
+    while not is_got(node, name) and isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return is_got(node, name) or (isinstance(node, ast.Name) and node.id in items)
 
 
 # --------------------------------------------------------------------------- objects of the project

@@ -2,7 +2,9 @@
 
 What is followed is the item of the dict, by its names: through who gives it back, to who is handed
 it, and into its own methods. Only where what it holds is surely put before a model, and a message
-is added to it, in functions none of which writes to something else or reads from there.
+is added to it, in functions none of which writes to something else or reads from there. Nothing is
+said where the messages come from the request, or the item goes with it. What is found is a question
+at most: between so many functions a store may be that has another name.
 """
 
 import ast
@@ -10,12 +12,11 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
-from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
+from perdure.contracts.code._asking import asks_model
 from perdure.contracts.code._elsewhere import classes_of, is_read
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._kept import Kept
-from perdure.contracts.code._meanings import External
+from perdure.contracts.code._kept import Kept, is_dict
 from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import functions_called, is_abstract
 from perdure.contracts.code._turns import (
@@ -27,12 +28,6 @@ from perdure.contracts.code._turns import (
     writes_elsewhere,
 )
 
-_ASKS = regex(
-    r"^(a?invoke|a?stream|astream_events|a?run|run_sync|run_stream|run_streamed|a?generate|a?chat"
-    r"|a?complete|a?completion|a?predict|generate_content\w{0,20}|send_message\w{0,20}|parse"
-    r"|chat_completion\w{0,20}|a?call_\w{0,20}(llm|model)|call_(llm|model)\w{0,20}|ask_\w{1,20})$"
-)
-_MAKES = regex(r"(completions|responses|messages)\.(create|parse|stream)$")
 _COMMON = {"get", "pop", "setdefault", "find", "load", "fetch", "open", "create", "__getitem__"}
 """Names that objects of libraries have for their methods, too."""
 
@@ -96,6 +91,8 @@ class Handing:
             pending.extend(follow.one(here))
         if seen.added is None or seen.asked is None or seen.is_elsewhere:
             return None
+        if _goes_with_request(self.flow, kept, seen.scopes):
+            return None
         return Handed(seen.added, seen.asked, tuple(seen.scopes))
 
 
@@ -115,7 +112,12 @@ class _Follow:
         if not here.wholes and not here.parts and not self._is_used(here):
             return []
         self.seen.scopes.append(scope)
-        self.seen.is_elsewhere |= writes_elsewhere(scope) or self._is_refilled(here)
+        self.seen.is_elsewhere |= (
+            writes_elsewhere(scope)
+            or self._is_refilled(here)
+            or self._is_replaced(here)
+            or self._is_of_request(here)
+        )
         found: list[_Held] = []
         for call in scope.calls:
             if self.seen.added is None and self._adds(call.node, here):
@@ -213,14 +215,29 @@ class _Follow:
 
     def _has_part(self, node: ast.expr, here: _Held) -> bool:
         """Whether a value is made of what is said in the item."""
-        for one in ast.walk(node):
-            if isinstance(one, ast.Name) and one.id in here.parts:
+        pending: list[ast.AST] = [node]
+        while pending:
+            one = pending.pop()
+            if isinstance(one, ast.expr) and self._is_part(one, here):
                 return True
-            if isinstance(one, ast.expr) and self._is_part_of_whole(one, here):
-                return True
-            if self.is_list and isinstance(one, ast.expr) and self._is_whole(one, here):
-                return True
+            match one:
+                case ast.Subscript(value=inner) if self._is_part(inner, here):
+                    continue  # one message, or the last ones
+                case ast.Call(func=ast.Name(id="len" | "bool" | "sum")):
+                    continue
+                case ast.Call(func=ast.Attribute(attr="pop" | "index" | "count")):
+                    continue
+            pending.extend(ast.iter_child_nodes(one))
         return False
+
+    def _is_part(self, node: ast.expr, here: _Held) -> bool:
+        """Whether a value is all that is said in the item."""
+        is_named = isinstance(node, ast.Name) and node.id in here.parts
+        return (
+            is_named
+            or self._is_part_of_whole(node, here)
+            or (self.is_list and self._is_whole(node, here))
+        )
 
     def _is_used(self, here: _Held) -> bool:
         """Whether a function has the item without any name for it."""
@@ -275,6 +292,63 @@ class _Follow:
             for one in ast.walk(value)
         )
 
+    def _is_replaced(self, here: _Held) -> bool:
+        """Whether what is said in the item is put there as a whole, by who has it elsewhere."""
+        for assign in (*here.scope.attributes, *here.scope.items):
+            value = assign.value
+            if value is None:
+                continue
+            if self._is_part_of_whole(assign.target, here):
+                is_begun = _is_empty(value) and bool(assign.guards)
+                if not is_begun and not self._has_part(value, here):
+                    return True
+            elif self._has_part(value, here) and "request" in ast.unparse(assign.target):
+                return True
+        return any(call.name == "set_cookie" for call in here.scope.calls)
+
+    def _is_of_request(self, here: _Held) -> bool:
+        """Whether messages that somebody else has are put into the item: those of a request."""
+        scope = here.scope
+        if scope in self.kept.users:
+            put = [
+                one.value
+                for one in scope.items
+                if one.value is not None and is_got(one.target, self.name)
+            ]
+            put += [
+                given
+                for call in scope.calls
+                if is_got(call.node, self.name)
+                for given in call.node.args[1:]
+            ]
+            if any(self._has_given(one, here) for one in put):
+                return True
+        for call in scope.calls:
+            func = call.node.func
+            is_longer = isinstance(func, ast.Attribute) and call.name in {"extend", "update"}
+            if is_longer and any(self._has_given(one, here) for one in call.node.args):
+                return True
+        return any(
+            isinstance(node, ast.For | ast.AsyncFor)
+            and self._has_given(node.iter, here)
+            and any(isinstance(one, ast.Call) and self._adds(one, here) for one in ast.walk(node))
+            for node in walk(scope.node)
+        )
+
+    def _has_given(self, node: ast.expr, here: _Held) -> bool:
+        """Whether a value has messages in it that a parameter is, or another object has."""
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name) and one.id not in here.parts | here.wholes:
+                if HISTORY.match(one.id) and one.id in here.scope.parameter_names:
+                    return True
+            elif (
+                isinstance(one, ast.Attribute | ast.Subscript)
+                and HISTORY.match(part(one))
+                and not self._is_part_of_whole(one, here)
+            ):
+                return True
+        return False
+
     def _handed_on(self, call: Call, here: _Held) -> Iterator[_Held]:
         """Yield what a call hands the item to; note where it hands it to a model."""
         node, scope = call.node, here.scope
@@ -295,7 +369,7 @@ class _Follow:
         if not wholes and not parts:
             return
         called = functions_called(self.flow, scope, node, self._few)
-        if parts and not called and self._asks(scope, call):
+        if parts and not called and asks_model(self.flow.program, scope, call):
             self.seen.asked = self.seen.asked or (scope, node.lineno)
         for one in called:
             names = [each.arg for each in one.parameters]
@@ -306,13 +380,6 @@ class _Follow:
     def _few(self, name: str) -> list[Scope]:
         found = [one for one in self.flow.program.methods_named(name) if not is_abstract(one)]
         return found if len(found) <= limits.ALIKE_MAX else []
-
-    def _asks(self, scope: Scope, call: Call) -> bool:
-        """Whether a call of something that is not the project's asks a model."""
-        meaning = self.flow.program.meaning(scope, call.node.func)
-        if isinstance(meaning, External) and meaning.name.startswith("builtins."):
-            return False
-        return bool(_ASKS.match(call.name) or _MAKES.search(ast.unparse(call.node.func)))
 
     def _given_back(self, here: _Held) -> Iterator[_Held]:
         """Yield the callers of a function that gives the item back."""
@@ -330,6 +397,34 @@ class _Follow:
                 by_caller.setdefault(id(where), (where, []))[1].append(call.node)
         for where, calls in by_caller.values():
             yield _Held(where, set(), set(), calls, here.depth + 1)
+
+
+def _goes_with_request(flow: Flow, kept: Kept, scopes: list[Scope]) -> bool:
+    """Whether an item is taken out by who puts it in, or whoever calls that: it lasts no longer."""
+    for scope in kept.users:
+        if not _takes_out(scope, kept.variable.name):
+            continue
+        puts = any(is_got(one.target, kept.variable.name) for one in scope.items)
+        puts |= any(is_got(call.node, kept.variable.name) for call in scope.calls)
+        is_at_end = any(isinstance(one, ast.Try) and one.finalbody for one in walk(scope.node))
+        if puts or is_at_end:
+            return True
+        callers = [where for where, _call in flow.callers(scope)[: limits.CALLERS_MAX]]
+        if any(where in scopes for where in callers if where is not scope):
+            return True
+    return False
+
+
+def _takes_out(scope: Scope, name: str) -> bool:
+    return any(
+        call.name in {"pop", "popitem"}
+        and isinstance(call.node.func, ast.Attribute)
+        and is_dict(call.node.func.value, name)
+        for call in scope.calls
+    ) or any(
+        isinstance(one, ast.Delete) and any(is_got(each, name) for each in one.targets)
+        for one in walk(scope.node)
+    )
 
 
 def _named(names: list[str], keys: list[str | int | None]) -> set[str]:

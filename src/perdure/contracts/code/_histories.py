@@ -127,7 +127,7 @@ def _history(
     if way is None:
         return Histories()
     site = _kept_site(flow, kept, written, way.asked, way.added)
-    return Histories((site,), through=way.scopes)
+    return Histories((replace(site, is_served=None),), through=way.scopes)
 
 
 def _near(

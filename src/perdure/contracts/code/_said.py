@@ -16,7 +16,7 @@ from perdure.contracts.code._scopes import Call, Scope, last_name, walk
 from perdure.contracts.code._startup import functions_called, is_route
 from perdure.contracts.code._walks import led_to
 
-_AGENTS = (
+AGENTS = (
     "langgraph", "langchain", "deepagents", "openai", "anthropic", "google.genai", "google.adk",
     "google.generativeai", "vertexai", "pydantic_ai", "agents", "agno", "crewai", "llama_index",
     "autogen", "litellm", "smolagents", "semantic_kernel", "claude_agent_sdk", "claude_code_sdk",
@@ -47,8 +47,7 @@ def uses_agents(flow: Flow) -> bool:
         for scope in flow.program.live
         for name, several in scope.imports.items()
         if any(
-            not one.level and f"{one.module}.{one.name or ''}".startswith(_AGENTS)
-            for one in several
+            not one.level and f"{one.module}.{one.name or ''}".startswith(AGENTS) for one in several
         )
     )
 
