@@ -109,3 +109,43 @@ def test_a_list_of_a_session_that_a_function_makes_is_a_question(read):
 def test_a_basket_of_things_is_no_session(read):
     text = agents(OF_MODULE, base="object").replace("clear_session", "clear")
     assert not histories(read({"app.py": text}))
+
+
+DRAINS = """
+OUT = []
+def drain():
+    while OUT:
+        psycopg.connect("postgresql://db/x").execute("INSERT INTO items VALUES (%s)", OUT.pop(0))
+"""
+TWICE = {
+    "a function of another library": (
+        "persist(self.session_id, items)",
+        "from firm import persist",
+    ),
+    "one that a library made": ("write(items)", "import firm\nwrite = firm.partial('items')"),
+    "rows of another module": ("firm.rows[self.session_id] = items", "import firm"),
+    "a queue beside it": ("OUT.append((self.session_id, items))", DRAINS),
+}
+
+
+@pytest.mark.parametrize("way", TWICE)
+def test_where_a_session_also_hands_its_items_on_is_a_question(read, way):
+    also, more = TWICE[way]
+    text = agents(f"{OF_MODULE}\n        {also}", more=f"\n{more}\n")
+    (site,) = histories(read({"app.py": text}))
+    assert site.medium is Medium.UNKNOWN
+
+
+def test_a_dict_that_another_function_writes_to_a_store_is_a_question(read):
+    saves = "\ndef save():\n    psycopg.connect('postgresql://db/x').execute('INSERT', STORE)\n"
+    route = "\n@app.get('/all')\ndef listed():\n    return list(STORE)\n"
+    (site,) = histories(read({"app.py": agents(OF_MODULE, more=route + saves + "save()\n")}))
+    assert site.medium is Medium.UNKNOWN
+    (site,) = histories(read({"app.py": agents(OF_MODULE, more=route)}))
+    assert site.medium is Medium.MEMORY
+
+
+def test_what_runs_are_given_as_something_else_is_no_session(read):
+    text = agents(OF_MODULE, base="object")
+    assert histories(read({"app.py": text}))
+    assert not histories(read({"app.py": text.replace("session=session", "context=session")}))

@@ -15,6 +15,7 @@ from msgspec import Struct
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._meanings import External, Variable
+from perdure.contracts.code._objects import made_by
 from perdure.contracts.code._program import Program
 from perdure.contracts.code._scopes import Call, Scope, last_name
 from perdure.contracts.code._urls import begins
@@ -26,6 +27,7 @@ _SAYS = ("add_items", "add_messages", "aadd_messages", "add_message", "aadd_mess
 """What sessions and histories are written to through."""
 
 _OF_SESSION = ("get_items", "add_items", "clear_session")
+_RUNS = ("run", "run_sync", "run_streamed")
 _DRIVERS = (
     (("psycopg", "psycopg_pool", "psycopg2", "asyncpg"), Medium.POSTGRES),
     (("redis", "aioredis", "valkey", "coredis"), Medium.REDIS),
@@ -76,10 +78,21 @@ class Kept(Struct, frozen=True):
 
 
 def is_session(program: Program, owner: Scope) -> bool:
-    """Whether a class has the methods of a session of the OpenAI Agents SDK."""
-    return owner.kind == "class" and all(
-        program.method(owner, name) is not None for name in _OF_SESSION
-    )
+    """Whether a class has the methods of a session of the OpenAI Agents SDK, and is given as one.
+
+    Runs are given it as their `session`, or something that may be it.
+    """
+    if owner.kind != "class" or any(program.method(owner, one) is None for one in _OF_SESSION):
+        return False
+    for name in _RUNS:
+        for scope, call in program.calls_of(name):
+            for one in call.node.keywords:
+                maker = made_by(program, scope, one.value) if one.arg == "session" else owner
+                if one.arg in {"session", None} and (
+                    not isinstance(maker, Scope) or owner in program.family(maker)
+                ):
+                    return True
+    return False
 
 
 def kept_by(flow: Evaluating, owner: Scope, instance: Instance, *, base: Medium) -> Kept | None:
@@ -266,6 +279,17 @@ _ADDS = {"append", "extend", "insert", "setdefault"}
 _HARMLESS = {
     "copy", "model_copy", "info", "debug", "lower", "strip", "items", "get", "values", "pop",
 }  # fmt: skip
+_PURE = (
+    "builtins.", "copy.", "datetime.", "time.", "uuid.", "typing.", "collections.", "itertools.",
+    "langchain_core.messages", "langchain.schema", "agents.",
+)  # fmt: skip
+"""What is called by its name and keeps nothing."""
+
+_STORES = regex(
+    r"^(execute|commit|insert|upsert|dump|dumps|save|persist|write|put|hset|rpush|flush|sync)"
+    r"(_\w{1,60}|many)?$"
+)
+
 _GIVES_AS = {"model_dump", "model_dump_json", "dict", "to_dict"}
 
 
@@ -273,28 +297,77 @@ def _of_turns(program: Program, owner: Scope, scopes: list[Scope]) -> Kept | Non
     """Return that a session puts what is said into a list or dict, and calls nothing else.
 
     A list of the object goes with it; a dict of the class or the module is that of all objects.
+    What is put into two of these, or taken from there into a store, may be kept by who takes it.
     """
     if not any(one.name.rpartition(".")[2] in _SAYS for one in scopes):
         return None
-    found: list[bool] = []
+    found: dict[str, bool] = {}
     for scope in scopes:
         for call in scope.calls:
-            func = call.node.func
-            if not isinstance(func, ast.Attribute) or func.attr in _HARMLESS:
-                continue
-            base = _base_of(func.value)
-            shared = _begun(program, owner, scope, base) if func.attr in _ADDS else None
-            if shared is not None:
-                found.append(shared)
-            elif not isinstance(base, ast.Constant) and not (
-                func.attr in _ADDS | _GIVES_AS and _is_local(scope, base)
-            ):
+            if not _is_put(program, owner, scope, call, found):
                 return None
         for assign in (*scope.items, *scope.attributes):
-            shared = _begun(program, owner, scope, _base_of(assign.target))
+            base = _base_of(assign.target)
+            shared = _begun(program, owner, scope, base)
             if shared is not None:
-                found.append(shared)
-    return Kept(Medium.MEMORY, is_shared=any(found)) if found else None
+                found[ast.unparse(base)] = shared
+            elif not _is_of_here(owner, scope, assign.target):
+                return None
+    if not found or sum(found.values()) > 1 or _is_drained(program, found):
+        return None
+    return Kept(Medium.MEMORY, is_shared=any(found.values()))
+
+
+def _is_put(
+    program: Program, owner: Scope, scope: Scope, call: Call, found: dict[str, bool]
+) -> bool:
+    """Whether a call keeps nothing but in a list or dict: it is added to those that are found."""
+    func = call.node.func
+    if not isinstance(func, ast.Attribute):
+        return _is_harmless(program, scope, func)
+    if func.attr in _HARMLESS:
+        return True
+    base = _base_of(func.value)
+    shared = _begun(program, owner, scope, base) if func.attr in _ADDS else None
+    if shared is not None:
+        found[ast.unparse(base)] = shared
+        return True
+    is_local = func.attr in _ADDS | _GIVES_AS and _is_local(scope, base)
+    return isinstance(base, ast.Constant) or is_local
+
+
+def _is_harmless(program: Program, scope: Scope, func: ast.expr) -> bool:
+    """Whether a call surely keeps nothing: of Python, of a few libraries, of the project's own."""
+    meaning = program.meaning(scope, func)
+    if isinstance(meaning, External):
+        return meaning.name.startswith(_PURE)
+    return isinstance(meaning, Scope)  # whose own calls are looked at, or a class
+
+
+def _is_of_here(owner: Scope, scope: Scope, target: ast.expr) -> bool:
+    """Whether an assignment is to an attribute of the object, or to what the method makes."""
+    if isinstance(target, ast.Attribute) and last_name(target.value) == "self":
+        return target.attr not in owner.inner  # a property may write
+    base = _base_of(target)
+    made = scope.assigns.get(base.id, ()) if isinstance(base, ast.Name) else ()
+    return bool(made) and all(
+        isinstance(one.value, ast.Dict | ast.List | ast.Call | ast.DictComp | ast.ListComp)
+        for one in made
+    )
+
+
+def _is_drained(program: Program, found: dict[str, bool]) -> bool:
+    """Whether code beside the session takes what all objects share into a store."""
+    shared = {name.rpartition(".")[2] for name, is_shared in found.items() if is_shared}
+    return any(
+        scope.kind == "function"
+        and shared & (scope.names | scope.attribute_names)
+        and (
+            any(_STORES.match(call.name) for call in scope.calls)
+            or _driver(program, [scope]) is not None
+        )
+        for scope in program.live
+    )
 
 
 def _base_of(node: ast.expr) -> ast.expr:
