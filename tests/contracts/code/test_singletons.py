@@ -176,3 +176,20 @@ def test_a_dict_of_the_module_holds_what_is_made_once(read, asked, made):
     found = read({"app.py": IN_A_DICT.replace("ASKED", asked)})
     assert {site.class_name for site in found.sites if site.is_served} == {made}
     assert chosen(found) == {made}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("app = FastAPI()", "app = FastAPI()\nimport company\ncompany.fill(_state)"),
+        ("app = FastAPI()", "app = FastAPI()\nimport company\n_state.update(company.savers())"),
+        ("app = FastAPI()", "app = FastAPI()\nimport company\n_state[company.KEY] = 1"),
+        ("def other", "def again():\n    _state['saver'] = SqliteSaver('a.db')\n\ndef other"),
+        ('_state["saver"] = InMemorySaver()', '_state = {}\n        _state["saver"] = 1'),
+    ],
+)
+def test_a_dict_that_may_hold_something_else_says_nothing(read, before, after):
+    app = IN_A_DICT.replace("ASKED", "saver") + "\napp.get('/')(again)" * ("again" in after)
+    found = read({"app.py": app.replace(before, after)})
+    sure = [site for site in found.sites if site.is_served and site.chosen.value]
+    assert not [site for site in sure if site.class_name == "InMemorySaver"]

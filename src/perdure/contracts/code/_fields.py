@@ -11,7 +11,7 @@ from perdure.contracts.code import limits
 from perdure.contracts.code._configured import given, leaf_of
 from perdure.contracts.code._index import index_of
 from perdure.contracts.code._meanings import External, Module, Variable
-from perdure.contracts.code._scopes import Assign, Scope, last_name, walk
+from perdure.contracts.code._scopes import Assign, Scope, last_name, of_scope, walk
 from perdure.contracts.code._settings import Settings
 from perdure.contracts.code._values import (
     Bound,
@@ -297,7 +297,7 @@ class Fields:
         if key is not None and all(
             leaf.kind is Kind.CONST and leaf.value is None for leaf in found
         ):
-            stored = self._stored(node.value, frame, key.value)
+            stored = self._stored_once(node, frame, key.value)
             begun = [replace(leaf, is_initial=True) for leaf in found]
             return [*begun, *stored] if stored else found
         return found
@@ -346,17 +346,62 @@ class Fields:
         node = (table.plain or {}).get(key) if isinstance(key, str) else None
         return unknown() if node is None else leaf_of(self.flow, str(key), node, table.frame)
 
-    def _stored(self, node: ast.expr, frame: Frame, key: object = None) -> list[Leaf]:
-        """Return what is put into a container of this name anywhere in its module or class.
+    def _stored_once(self, node: ast.Subscript, frame: Frame, key: object) -> list[Leaf]:
+        """Return what functions put into a dict of their module under a key.
 
-        `key`: only what is put there under this one; `None`: anything.
+        Empty where anything else is done to the dict but to read and to fill such entries, or where
+        several things are put there: which one it is depends on their order.
         """
+        scope = frame.scope
+        dict_of = self.flow.program.meaning(scope, node.value)
+        is_own = isinstance(dict_of, Variable) and dict_of.scope is scope.module
+        if not isinstance(dict_of, Variable) or not is_own or self._is_shared(scope, dict_of.name):
+            return []
+        puts = [
+            (where, assign)
+            for where, assign in index_of(scope.module).stored.get(dict_of.name, ())
+            if self.flow.program.is_live(where)
+            and _key_of(assign.target) == key
+            and isinstance(assign.target, ast.Subscript)
+            and self.flow.program.meaning(where, assign.target.value) == dict_of
+        ]
+        if len({id(where) for where, _assign in puts}) != 1 or puts[0][0].kind != "function":
+            return []
+        where = puts[0][0]
+        return [
+            one for _where, put in puts for one in self.flow.assigned(put, self.flow.frame(where))
+        ]
+
+    def _is_shared(self, scope: Scope, name: str) -> bool:
+        """Whether something else may be done to a dict of a module, there or elsewhere."""
+        return name not in _plainly_used(scope.module) or any(
+            name in one.imports for one in self.flow.program.live if one.module is not scope.module
+        )
+
+    def _stored(self, node: ast.expr, frame: Frame) -> list[Leaf]:
+        """Return what is put into a container of this name anywhere in its module or class."""
         name = last_name(node)
         found: list[Leaf] = []
         for scope, assign in index_of(frame.scope.module).stored.get(name, ()):
-            if self.flow.program.is_live(scope) and key in {None, _key_of(assign.target)}:
+            if self.flow.program.is_live(scope):
                 found.extend(self.flow.assigned(assign, self.flow.frame(scope)))
         return found[: limits.LEAVES_MAX]
+
+
+@of_scope
+def _plainly_used(module: Scope) -> frozenset[str]:
+    """Return the names of a module that are only used with a constant key: `state["saver"]`."""
+    kept: set[str] = set()
+    others: set[str] = set()
+    keyed: set[int] = set()
+    for node in ast.walk(module.node):
+        match node:
+            case ast.Subscript(value=ast.Name() as name, slice=ast.Constant()):
+                keyed.add(id(name))
+                kept.add(name.id)
+            case ast.Name(id=used, ctx=ast.Load() | ast.Del()) if id(node) not in keyed:
+                others.add(used)
+    return frozenset(kept - others)
 
 
 def _entries(node: ast.expr | None) -> list[tuple[object, ast.expr]]:
