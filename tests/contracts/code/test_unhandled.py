@@ -175,3 +175,125 @@ def test_an_update_of_what_nothing_leads_to_is_a_question(tmp_path, more, servic
     report = check(project(tmp_path, **files))
     [found] = [f for root in report.roots for f in root.findings if f.contract is Contract.R5]
     assert found.verdict is verdict
+
+
+STARTS = """
+import asyncio
+from work import start
+
+if __name__ == "__main__":
+    start()
+"""
+STEPS = """
+import asyncio
+import os
+import sys
+import threading
+import time
+import pydantic_ai
+
+def step():
+    print("a step")
+
+def loop():
+    while True:
+        step()
+        time.sleep(1)
+
+def start():
+    loop()
+"""
+TIMED = """
+import asyncio
+import pydantic_ai
+
+async def loop():
+    while True:
+        await asyncio.sleep(1)
+
+async def both():
+    await loop()
+
+def start():
+    asyncio.run(both())
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "before", "after"),
+    [
+        (STEPS, "        step()", "        if not step():\n            sys.exit(0)"),
+        (STEPS, "        step()", "        step() or os._exit(0)"),
+        (STEPS, '    print("a step")', "    exit()"),
+        (STEPS, '    print("a step")', "    raise SystemExit"),
+        (STEPS, "        step()", "        next(rows)"),
+        (
+            STEPS,
+            "    loop()\n",
+            "    try:\n        loop()\n    except LookupError:\n        pass\n",
+        ),
+        (STEPS, "    loop()\n", "    threading.Timer(1, lambda: loop()).start()\n"),
+        (STEPS, "    loop()\n", "    if os.fork() == 0:\n        loop()\n"),
+        (STEPS, "def loop", "@in_background\ndef loop"),
+        (TIMED, "await loop()", "await asyncio.wait_for(loop(), 30)"),
+        (TIMED, "await loop()", "await asyncio.wait([loop(), other()], return_when='F')"),
+        (TIMED, "    await loop()", "    async with asyncio.timeout(3):\n        await loop()"),
+        (TIMED, "await loop()", "one = loop()"),
+    ],
+)
+def test_a_loop_that_may_be_left_or_is_executed_by_others(tmp_path, work, before, after):
+    files = {"main_dot_py": STARTS}
+    assert judged(tmp_path, "", **files, work_dot_py=work).verdict is Verdict.VIOLATED
+    found = judged(tmp_path, "", **files, work_dot_py=work.replace(before, after))
+    assert found.verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("        step()", "        child.kill()"),
+        ("    loop()\n", "    try:\n        loop()\n    except KeyboardInterrupt:\n        pass\n"),
+        ("def loop", "@staticmethod\ndef loop"),
+    ],
+)
+def test_a_loop_that_goes_on_all_the_same(tmp_path, before, after):
+    files = {"main_dot_py": STARTS, "work_dot_py": STEPS.replace(before, after)}
+    assert judged(tmp_path, "", **files).verdict is Verdict.VIOLATED
+
+
+def test_a_server_in_a_thread_or_that_is_stopped_later_is_not_waited_for(tmp_path):
+    text = "import asyncio\n\ndef start():\n    loop = asyncio.new_event_loop()\n    MORE\n"
+    for more, verdict in {
+        "loop.run_forever()": Verdict.VIOLATED,
+        "loop.call_later(3, loop.stop)\n    loop.run_forever()": Verdict.UNDECIDED,
+        "wait = lambda: loop.run_forever()": Verdict.UNDECIDED,
+    }.items():
+        files = {"main_dot_py": STARTS, "work_dot_py": text.replace("MORE", more)}
+        assert judged(tmp_path, "", **files).verdict is verdict
+
+
+HOST = POD.replace(", MORE", "").replace(
+    "      containers", "      hostPID: true\n      containers"
+)
+CUSTOM = {
+    "Dockerfile": DOCKERFILE + "COPY sitecustomize.py /usr/local/lib/python3.12/site-packages/\n",
+    "sitecustomize_dot_py": "import signal\nsignal.signal(signal.SIGTERM, print)\n",
+}
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"compose_dot_yaml": INIT.replace("init: true", "pid: host")},
+        {"compose_dot_yaml": INIT.replace("init: true", "pid: 'service:db'")},
+        {"compose_dot_yaml": INIT.replace("init: true", "stop_signal: SIGINT")},
+        {"compose_dot_yaml": None, "k8s__pod_dot_yaml": HOST},
+        CUSTOM,
+    ],
+)
+def test_what_is_not_process_1_or_gets_another_signal_is_a_question(tmp_path, more, is_own):
+    files = {"main_dot_py": "import time\nwhile True:\n    time.sleep(1)\n"}
+    files = files if is_own else {"main_dot_py": STARTS, "work_dot_py": STEPS}
+    assert judged(tmp_path / "plain", "", **files).verdict is Verdict.VIOLATED
+    assert judged(tmp_path / "more", "", **files, **more).verdict is Verdict.UNDECIDED

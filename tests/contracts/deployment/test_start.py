@@ -449,3 +449,23 @@ def test_a_program_that_bash_executes_in_its_place_says_itself_what_it_does(tmp_
 def test_a_shell_before_a_command_that_may_be_no_server_is_a_question(tmp_path, last, signal):
     start = image(tmp_path, 'CMD ["./run.sh"]\n', run_dot_sh=f"#!/bin/bash\n{last}\n").start
     assert start.signal.value is signal
+
+
+@pytest.mark.parametrize("more", ["", "import sys\nsys.exit(0)\n"])
+def test_a_file_whose_loop_may_be_left_is_asked_about(tmp_path, more):
+    text = "import time\n\nwhile True:\n    time.sleep(1)\n"
+    text += more.replace("\n", "\n    ").replace("import", "    import").rstrip(" ")
+    files = {"Dockerfile": SLIM + 'CMD ["python", "main.py"]\n', "main.py": text}
+    shape = service(tmp_path, files).start.shape
+    assert shape == ("python_program" if more else "python_no_handler")
+
+
+def test_supervisors_that_start_supervisors_are_followed_once(tmp_path):
+    files = {
+        "Dockerfile": SLIM + "COPY conf/ /etc/supervisor/conf.d/\nCMD supervisord\n",
+        "conf/a.conf": "command=supervisord\n" * 12 + f"command={APP}\n",
+    }
+    start = service(tmp_path, files).start
+    assert start.shape in {"supervisord", "shell_dash", "shell_bash"}
+    nested = [one for one in start.processes if one.program == "uvicorn"]
+    assert len(nested) <= 1

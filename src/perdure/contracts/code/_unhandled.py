@@ -9,7 +9,9 @@ said to have none; one that is not known leaves it open.
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 
+from perdure.contracts._loops import Loops
 from perdure.contracts.code import limits
 from perdure.contracts.code._entries import own_nodes
 from perdure.contracts.code._flow import Flow
@@ -17,6 +19,7 @@ from perdure.contracts.code._marks import evidence
 from perdure.contracts.code._meanings import External
 from perdure.contracts.code._scopes import MAIN, Scope, last_name, walk
 from perdure.contracts.code._walks import led_to
+from perdure.contracts.deployment._room import is_customized
 from perdure.contracts.evidence import Evidence
 
 _QUIET = frozenset({
@@ -75,8 +78,11 @@ def unhandled(flow: Flow) -> tuple[Evidence, ...]:
             return ()
     if flow.environment.service.environment.get("PYTHONPATH") is not None:
         return ()  # sitecustomize, usercustomize, other modules of the same name
-    waits = next((step for scope in program.live for step in _waiting(flow, scope)), None)
-    waits = waits or next(_looping(flow), None)
+    if any("fork" in scope.called for scope in program.live) or _is_customized(flow):
+        return ()
+    modules = _Modules(flow)
+    waits = next((step for scope in program.live for step in _waiting(flow, scope, modules)), None)
+    waits = waits or next(_looping(flow, modules), None)
     if waits is None:
         return ()
     begun = [
@@ -112,7 +118,54 @@ def _may_run_others(node: ast.Call) -> bool:
     return asks or name in _IMPORTS
 
 
-def _waiting(flow: Flow, scope: Scope) -> Iterator[Evidence]:
+def _is_customized(flow: Flow) -> bool:
+    """Whether Python executes something else before the program, as the project says."""
+    dockerfile = flow.environment.service.image.dockerfile or ""
+    return is_customized(flow.program.layout.files.project, dockerfile=dockerfile)
+
+
+class _Modules:
+    """The loops of the modules that a program executes."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._read: dict[int, Loops] = {}
+        self._flow = flow
+
+    def of(self, scope: Scope) -> Loops:
+        node = scope.module.node
+        if id(node) not in self._read:
+            self._read[id(node)] = Loops(node)
+        return self._read[id(node)]
+
+    @cached_property
+    def _all(self) -> list[Loops]:
+        return [self.of(one) for one in self._flow.program.live if one.kind == "module"]
+
+    @cached_property
+    def handed(self) -> set[str]:
+        """Functions that others execute, or that are left early."""
+        return {name for one in self._all for name in one.handed}
+
+    @cached_property
+    def exiting(self) -> set[str]:
+        """Functions that may end the program."""
+        found: set[str] = set()
+        for _ in range(limits.DYNAMIC_DEPTH_MAX):
+            before = len(found)
+            for one in self._all:
+                found = one.exiting(found)
+            if len(found) == before:
+                break
+        return found
+
+
+_ENDED_BY = {
+    "run_forever": "stop", "serve_forever": "shutdown", "start_consuming": "stop_consuming",
+    "loop_forever": "disconnect",
+}  # fmt: skip
+
+
+def _waiting(flow: Flow, scope: Scope, modules: _Modules) -> Iterator[Evidence]:
     body = getattr(scope.node, "body", ())
     left = next((one.lineno for one in body if isinstance(one, ast.Return | ast.Raise)), None)
     for call in scope.calls:
@@ -126,11 +179,16 @@ def _waiting(flow: Flow, scope: Scope) -> Iterator[Evidence]:
         is_bounded = bool(call.node.args or call.node.keywords) and is_event
         if (name not in _WAITS and not is_event) or is_bounded:
             continue
+        read = modules.of(scope)
+        if id(call.node) in read.early or not read.is_plain(scope.node):
+            continue
+        if scope.name in modules.handed or _ENDED_BY.get(name) in modules.handed:
+            continue
         if flow.under(scope, call.guards).is_met is True:
             yield evidence(scope, call.node.lineno, f"{name} waits for ever")
 
 
-def _looping(flow: Flow) -> Iterator[Evidence]:
+def _looping(flow: Flow, modules: _Modules) -> Iterator[Evidence]:
     """Find loops without an end in what the program itself executes, and hands to nobody."""
     program = flow.program
     begin = [
@@ -141,41 +199,24 @@ def _looping(flow: Flow) -> Iterator[Evidence]:
     ]
 
     def executed(scope: Scope) -> Iterator[Scope]:
-        handed = {
-            id(node)
-            for call in scope.calls
-            if call.name in _HANDS
-            for given in (*call.node.args, *(one.value for one in call.node.keywords))
-            for node in walk(given)
-        }
+        read = modules.of(scope)
         for call in scope.calls:
             meaning = program.meaning(scope, call.node.func)
-            if id(call.node) not in handed and isinstance(meaning, Scope):
+            if isinstance(meaning, Scope) and read.executes(call.node, meaning.node):
                 yield meaning
 
     depth, most = limits.DYNAMIC_DEPTH_MAX, limits.SCOPES_MAX
     for scope in led_to(begin, executed, steps=depth, most=most):
+        if not any(isinstance(node, ast.While) for node in own_nodes(scope)):
+            continue
+        endless = {id(loop) for loop in modules.of(scope).endless(modules.exiting, set())}
         for loop in own_nodes(scope):
-            if not isinstance(loop, ast.While) or not _is_endless(loop):
+            if not isinstance(loop, ast.While) or id(loop) not in endless:
                 continue
             inside = {id(node) for node in walk(loop)}
             calls = [one for one in scope.calls if id(one.node) in inside]
             if any(flow.under(scope, one.guards).is_met is True for one in calls):
                 yield evidence(scope, loop.lineno, "it loops for ever")
-
-
-_HANDS = frozenset({
-    "create_task", "ensure_future", "Thread", "Process", "submit", "run_in_executor", "start_soon",
-    "add_task", "run_coroutine_threadsafe", "to_thread",
-})  # fmt: skip
-"""Calls that have others execute what they are given."""
-
-
-def _is_endless(loop: ast.While) -> bool:
-    """Whether a loop tests nothing, and nothing in it leaves it but an exception."""
-    leaves = (ast.Break, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
-    is_true = isinstance(loop.test, ast.Constant) and bool(loop.test.value)
-    return is_true and not any(isinstance(node, leaves) for node in walk(loop))
 
 
 def _runs(flow: Flow, scope: Scope, node: ast.Call) -> bool:

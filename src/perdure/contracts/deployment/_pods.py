@@ -105,7 +105,7 @@ class _Pod:
                 workdir=self._container.text_at("workingDir")
                 or (built.workdir if built is not None else "/"),
                 sources=built.sources if built is not None else (),
-                has_init=truth(self._spec.text_at("shareProcessNamespace")) is True,
+                has_init=any(truth(self._spec.text_at(one)) for one in _SHARED_PROCESSES),
                 place=self._place,
                 written=built.written if built is not None else {},
             )
@@ -486,6 +486,9 @@ class _Pod:
         here = node.evidence(f"memory limit {node.scalar}")
         question = None if value is not None else "What is the memory limit?"
         return Known(value=value, evidence=(here,), question=question)
+
+
+_SHARED_PROCESSES = ("shareProcessNamespace", "hostPID")  # another program is process 1
 
 
 def _items(node: Node | None) -> list[Node]:

@@ -2,12 +2,13 @@
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from perdure.contracts import limits
+from perdure.contracts._patterns import regex
 from perdure.contracts.deployment import _programs as programs
 from perdure.contracts.deployment._images import Base
 from perdure.contracts.deployment._stages import Written
@@ -31,6 +32,10 @@ class Room(Struct, kw_only=True):
     processes: list[Process] = field(default_factory=list)
     beside: list[Evidence] = field(default_factory=list)
     """Servers in the background of the one that the container lives and dies with."""
+    supervised: int = 0
+    """Programs that supervisors were seen to start."""
+    is_supervised: bool = False
+    """Whether a supervisor starts what is followed now."""
 
     def value(self, name: str) -> str | None:
         """Return the value of a variable of the container, if it is known."""
@@ -125,6 +130,18 @@ def files_in(folder: str, ending: str, room: Room) -> list[Text]:
             found |= {posixpath.basename(p): p for p in (*own, *inside)}
     named = sorted(name for name in found if name.endswith(ending))[: limits.INCLUDES_MAX]
     return [text for name in named if (text := _text_of(found[name], room)) is not None]
+
+
+_CUSTOMIZES = regex(r"\b(site|user)customize\b|\.pth\b")
+
+
+def is_customized(project: Project, written: Iterable[Written] = (), dockerfile: str = "") -> bool:
+    """Whether Python may execute something of the project before all programs: handlers, too."""
+    names = ("sitecustomize.py", "usercustomize.py")
+    if any(path.rpartition("/")[2] in names or path.endswith(".pth") for path in project.paths):
+        return True
+    texts = [*(one.text for one in written), project.read(dockerfile) or "" if dockerfile else ""]
+    return any(_CUSTOMIZES.search(text) for text in texts)
 
 
 def _text_of(path: str, room: Room) -> Text | None:

@@ -74,7 +74,7 @@ class ComposeService(Struct, frozen=True, kw_only=True):
                 environment=environment,
                 workdir=workdir,
                 sources=sources,
-                has_init=truth(self._text("init")) is True,
+                has_init=truth(self._text("init")) is True or bool(self._text("pid")),
                 place=place,
                 written=built.written if built is not None else {},
             )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from perdure.contracts import limits
+from perdure.contracts._loops import early_lines, endless_in
 from perdure.contracts._patterns import regex
 from perdure.contracts.deployment import _programs as programs
 from perdure.contracts.deployment._room import (
@@ -22,6 +23,7 @@ from perdure.contracts.deployment._room import (
     files_in,
     find_file,
     find_script,
+    is_customized,
     unknown,
 )
 from perdure.contracts.deployment._values import split
@@ -176,7 +178,13 @@ def _console(
 
 
 def _supervised(rest: tuple[str, ...], here: Evidence, room: Room, depth: int) -> Outcome:
-    """Return the likeliest server of a supervisor; what it does with SIGTERM is open."""
+    """Return the likeliest server of a supervisor; what it does with SIGTERM is open.
+
+    One that another one starts reads the same files again: it is not followed.
+    """
+    question = "Does supervisord stop its programs by SIGTERM, and wait for them long enough?"
+    if room.is_supervised:
+        return unknown(question, "supervisord", here)
     named = programs.option(rest, ("-c", "--configuration"))
     paths = [named] if named else ["supervisord.conf", *_SUPERVISOR]
     text = next((t for t in (find_script(path, room) for path in paths) if t is not None), None)
@@ -184,17 +192,19 @@ def _supervised(rest: tuple[str, ...], here: Evidence, room: Room, depth: int) -
     if not texts and (named is None or named in _SUPERVISOR):
         texts = files_in(f"{posixpath.dirname(_SUPERVISOR[0])}/conf.d", ".conf", room)
     found: list[Outcome] = []
+    room.is_supervised = True
     for text in texts:
         for number, line in enumerate(text.text.splitlines()):
             key, _, value = line.partition("=")
-            if key.strip() != "command" or len(found) >= limits.START_DEPTH_MAX:
+            if key.strip() != "command" or room.supervised >= limits.START_DEPTH_MAX:
                 continue
+            room.supervised += 1
             at = text.at(text.first_line + number, f"supervisord starts {value.strip()[:80]}")
             found.append(follow(split(value), at, room, depth=depth + 1, is_first=False))
+    room.is_supervised = False
     best = min(found, key=lambda outcome: programs.rank(outcome.server), default=None)
     server = best.server if best is not None else None
     evidence = server.evidence[:1] if server is not None else ()
-    question = "Does supervisord stop its programs by SIGTERM, and wait for them long enough?"
     return unknown(question, "supervisord", here, *evidence, server=server)
 
 
@@ -271,15 +281,29 @@ def _looped(
 ) -> Outcome | None:
     """Return the outcome for a Python file that is a plain loop and no more; `None`: it isn't."""
     found, text = _python_file(target, room, is_module=is_module)
-    loop = _LOOP.search(text or "") or _FOR_EVER.search(text or "")
+    plain = _LOOP.search(text or "")
+    loop = plain or _FOR_EVER.search(text or "")
     if found is None or text is None or loop is None:
         return None
     if _SERVES.search(_ASYNC.sub("", text)) or (_ASYNC.search(text) and "asyncio.run(" not in text):
         return None
-    line = text.count("\n", 0, loop.end()) + 1
+    line = _endless(text, text.count("\n", 0, loop.end()) + 1, is_loop=plain is not None)
+    if line is None or is_customized(room.project, room.written.values()):
+        return None
     at = Evidence(file=found, line=line, note="it loops for ever and never mentions signals")
     outcome = _without_handler(process, here, is_first=True)
     return replace(outcome, evidence=(*outcome.evidence, at), confidence=Confidence.INFERRED)
+
+
+def _endless(text: str, line: int, *, is_loop: bool) -> int | None:
+    """Return the line where a file waits for ever, if nothing is seen to end that."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if is_loop:
+        return next(iter(endless_in(tree)), None)
+    return None if line in early_lines(tree) else line
 
 
 def _wrapped(

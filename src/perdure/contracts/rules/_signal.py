@@ -203,8 +203,9 @@ def cuts_at_once(service: Service) -> Known[str] | None:
 def _other_signal(begun: Finding, service: Service, start: Start) -> Finding | None:
     """Judge a container that is stopped with another signal than SIGTERM; `None`: it isn't."""
     given = service.stop_signal
-    if given is None or given.value is None or start.signal.value is Signal.LOST:
-        return None
+    is_lost = start.signal.value is Signal.LOST and start.shape != "python_no_handler"
+    if given is None or given.value is None or is_lost:
+        return None  # Python itself handles SIGINT
     name = given.value.upper().removeprefix("SIG")
     if name in {"TERM", "15"}:
         return None
