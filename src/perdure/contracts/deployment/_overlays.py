@@ -8,7 +8,7 @@ said of it; so is what a command only looks at, lays over a file for tests, or w
 """
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from perdure.contracts import limits
 from perdure.contracts._patterns import regex
@@ -59,9 +59,38 @@ def _commands(project: Project, path: str) -> Iterator[list[str]]:
     ]
     texts = [(path, _head(project.read(path) or ""))]
     texts += [(each, project.read(each) or "") for each in near if each in project.names]
+    texts += _told_elsewhere(project, path, near)
     for teller, text in texts:
         joined = text[: limits.OVERLAY_CHARACTERS_MAX].replace("\\\n", " ")
         yield from _told(project, joined.splitlines(), teller.rpartition("/")[0])
+
+
+_TELLS = regex(r"(^|/)docs?/(.{1,200}/)?[^/]{1,200}\.(md|mdx|rst|txt)$|\.(sh|bash)$")
+
+
+def _told_elsewhere(project: Project, path: str, near: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the documents and scripts that name a file, with their texts."""
+    name = path.rpartition("/")[2]
+    tellers = [each for each in project.paths if _TELLS.search(each) and each not in near]
+    for each in sorted(tellers)[: limits.OVERLAY_FILES_MAX]:
+        text = project.glance(each)
+        if name in text:
+            yield each, text
+
+
+def may_be_laid_over(path: str, main: str, own: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether a file may be meant to lie over another one, as its name and its services say.
+
+    Args:
+        path: the file that is asked about, which no file tells to start alone.
+        main: the file that `docker compose` takes by itself, in the same folder.
+        own: its services.
+        others: the services of the other one.
+    """
+    name, base = path.rpartition("/")[2].lower(), main.rpartition("/")[2].lower()
+    services = set(own)
+    is_named = name.startswith(base.partition(".")[0] + ".") and name.count(".") > 1
+    return is_named and len(services.intersection(others)) * 3 >= len(services) * 2
 
 
 def _told(project: Project, lines: list[str], folder: str) -> Iterator[list[str]]:

@@ -216,7 +216,8 @@ class ComposeService(Struct, frozen=True, kw_only=True):
                 value = f"on-failure:{attempts}"
             return replace(condition, value=value)
         note = "no restart policy, so a container that dies stays dead"
-        return Known(value="no", evidence=(replace(place, note=note),), is_default=True)
+        none = Known(value="no", evidence=(replace(place, note=note),), is_default=True)
+        return self.composition.perhaps_restarted(self.name, place) or none
 
     def _update(self, place: Evidence) -> Update:
         config = self.node.at("deploy", "update_config")

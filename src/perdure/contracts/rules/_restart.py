@@ -104,6 +104,8 @@ def _by_policy(begun: Finding, service: Service, root: Root) -> Finding:
             summary = (
                 "nothing in the project says how the image is run, so what restarts it is open"
             )
+        elif known.question is not None and " -f " in known.question:
+            summary = "it is restarted if its file is laid over the main one, which nothing says"
         question = known.question or "What restarts the container after a crash?"
         return replace(begun, summary=summary, question=question)
     chosen = {(e.file, e.line) for e in service.may_end} & {
