@@ -8,11 +8,14 @@ from msgspec.structs import replace
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
+from perdure.contracts.code._entries import own_nodes
 from perdure.contracts.code._executed import Executed, asked
 from perdure.contracts.code._file_locks import is_all_of_it
 from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._marks import dotted, evidence, keyword
 from perdure.contracts.code._scopes import Call, Scope, last_name, walk
+from perdure.contracts.code._startup import functions_called, startup_of
+from perdure.contracts.code._walks import led_to
 from perdure.contracts.code.facts import Lease
 from perdure.contracts.evidence import Evidence
 
@@ -44,7 +47,11 @@ def leases_of(flow: Flow, executed: Executed) -> tuple[Lease, ...]:
             continue
         for call in scope.calls:
             found.extend(
-                replace(lease, when=asked(executed.line(scope, call.guards)))
+                replace(
+                    lease,
+                    when=asked(executed.line(scope, call.guards)),
+                    cleaned=_cleaned(flow, scope) if lease.expires is False else (),
+                )
                 for lease in _of_call(flow, scope, call)
             )
             if len(found) >= limits.UNREACHABLE_MAX:
@@ -146,6 +153,69 @@ def _releases(scope: Scope) -> tuple[Evidence, ...]:
             if _GIVES_BACK.match(func.attr) and not _is_own_end(func):
                 found.append(evidence(inner, call.node.lineno, f"{func.attr} gives back"))
     return tuple(found[:2])
+
+
+_CLEANS = regex(r"^(a?release|kill|delete|stop|remove|terminate|unlink|prune)\w*$")
+_CLEANING = regex(
+    r"terminate|clean|recover|reap|release|kill|stop|remove|sweep|purge|prune|reconcile|orphan|stale"
+    r"|startup|on_start|bootstrap|setup|initial"
+)
+"""Methods of objects that are not known are followed by such names alone."""
+_BEGINS = frozenset({
+    "create_task", "ensure_future", "gather", "wait_for", "to_thread", "run", "run_sync",
+    "run_in_executor", "run_in_threadpool", "start_soon",
+})  # fmt: skip
+"""Calls that execute what they are given, or begin to."""
+
+_STEPS_MAX = 6
+"""Functions one after the other from a start to what gives back."""
+
+
+def _cleaned(flow: Flow, taken: Scope) -> tuple[Evidence, ...]:
+    """Find where a start of the service comes to what gives back things of that file."""
+
+    def named(name: str) -> list[Scope]:
+        return flow.program.methods_named(name) if _CLEANING.search(name) else []
+
+    def begun(scope: Scope) -> Iterator[Scope]:
+        served = _served_at(scope)
+        for call in scope.calls:
+            if served is not None and call.node.lineno > served:
+                continue  # behind the `yield` of a lifespan: when it stops
+            given = call.node.args if call.name in _BEGINS else ()
+            for node in (call.node, *given):
+                yield from functions_called(flow, scope, node, named)
+
+    found = startup_of(flow)
+    starts = [
+        one
+        for one in flow.program.live
+        if id(one) in found and ((by := found[id(one)]) is None or by.kind != "function")
+    ]
+    for scope in led_to(starts, begun, steps=_STEPS_MAX, most=limits.SCOPES_MAX):
+        if scope is taken or scope.module is not taken.module:
+            continue
+        served = _served_at(scope)
+        for call in scope.calls:
+            func = call.node.func
+            is_late = served is not None and call.node.lineno > served
+            is_method = isinstance(func, ast.Attribute) and not _is_own_end(func)
+            if is_method and not is_late and _CLEANS.match(call.name):
+                return (evidence(scope, call.node.lineno, "a start comes here"),)
+    return ()
+
+
+def _served_at(scope: Scope) -> int | None:
+    """Return the line from which on a lifespan serves, or a worker's loop goes on for ever."""
+    if scope.kind != "function":
+        return None
+    lines = [
+        node.lineno
+        for node in own_nodes(scope)
+        if isinstance(node, ast.Yield)
+        or (isinstance(node, ast.While) and isinstance(node.test, ast.Constant))
+    ]
+    return min(lines, default=None)
 
 
 def _is_own_end(func: ast.Attribute) -> bool:

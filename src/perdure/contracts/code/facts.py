@@ -126,6 +126,8 @@ class Lease(Struct, frozen=True, kw_only=True):
     release: tuple[Evidence, ...] = ()
     is_reaped: bool = False
     """A start of the service gives back what an earlier one left."""
+    cleaned: tuple[Evidence, ...] = ()
+    """Where a start comes to code that gives such things back; whether all of them is not known."""
 
 
 class Hint(Struct, frozen=True, kw_only=True):

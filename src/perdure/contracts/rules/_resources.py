@@ -18,7 +18,8 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
     if not taken:
         return _switched_off(begun, code.leases[0])
     loose = [one for one in taken if one.expires is False and not one.is_reaped]
-    stuck = [one for one in loose if one.when.value]
+    stuck = [one for one in loose if one.when.value and not one.cleaned]
+    cleaned = [one for one in loose if one.when.value and one.cleaned]
     if stuck:
         lease = stuck[0]
         only = "code that a crash skips gives it back" if lease.release else "nothing gives it back"
@@ -30,6 +31,16 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
             evidence=(*lease.when.evidence, *lease.evidence, *lease.release),
             assumptions=lease.when.assumed,
             repair=f"Take {lease.what} with a time limit and renew it, or clean up at every start.",
+        )
+    if cleaned:
+        lease = cleaned[0]
+        return replace(
+            begun,
+            verdict=Verdict.UNDECIDED,
+            confidence=Confidence.INFERRED,
+            summary=f"{lease.what} is taken without an end, and a start may give it back",
+            evidence=(*lease.when.evidence, *lease.evidence, *lease.cleaned),
+            question=f"Does a start give back {lease.what} that a crash left?",
         )
     if loose:
         lease = loose[0]
