@@ -22,21 +22,32 @@ def assumed(pairs: Iterable[str]) -> dict[str, str]:
     """Return `KEY=VALUE`s as a mapping.
 
     Raises:
-        UsageError: one has no key, or no `=`, or a value that its key does not take.
+        UsageError: one has no key, or no `=`, or a value that its key does not take; or a key is
+            given two values.
     """
     from perdure.contracts._words import wrong_values  # noqa: PLC0415  # an explanation needs none
 
-    found = {}
+    found: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
             msg = f"--assume takes KEY=VALUE, not {pair!r}"
+            raise UsageError(msg)
+        key = _named(key)
+        if found.get(key, value) != value:
+            msg = f"--assume says both {key}={found[key]} and {key}={value}"
             raise UsageError(msg)
         found[key] = value
     for wrong in wrong_values(found):
         msg = f"--assume {wrong}"
         raise UsageError(msg)
     return found
+
+
+def _named(key: str) -> str:
+    """Return a key with the contract that it may name in capitals: `api.r3` is `api.R3`."""
+    service, dot, last = key.rpartition(".")
+    return f"{service}{dot}{last.upper()}" if last.upper() in tuple(Contract) else key
 
 
 def contracts(only: str | None) -> tuple[Contract, ...] | None:
