@@ -57,9 +57,9 @@ what a dashboard says) are questions. Files for Cloud Run, ECS, Nomad, App Engin
 (`app.json`, `heroku.yml`), Terraform, systemd, Quadlet and Modal are named as not read.
 
 **Living with a finding.** `# perdure: ignore[R4] restarted by systemd` in a line of its story, or
-in the line above it. The reason is needed; `until=2027-01-01` gives it an end. `--write-baseline
-FILE` remembers all findings of today, `--baseline FILE` leaves them out; they are recognised when
-lines move.
+in the line above it. The reason is needed; `until=2027-01-01` gives it an end; one that nothing
+meets is told. `--write-baseline FILE` remembers all findings of today, `--baseline FILE` leaves
+them out; they are recognised when lines move.
 
 **Answering a question.** Each open contract says how it is answered. A setting that no file says:
 `--assume DATABASE_TYPE=postgres`. What the platform does, where no file says how the image is run:

@@ -6,7 +6,7 @@ and may have an end: `until=2027-01-01`, from which day on the finding counts ag
 
 import datetime as dt
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ class Ignores:
         self._read: dict[tuple[str, int], _Ignore | None] = {}
         self._lines: dict[str, list[str]] = {}
         self._notices: dict[tuple[str, int], Notice] = {}
+        self._met: set[tuple[str, int]] = set()
 
     @property
     def notices(self) -> tuple[Notice, ...]:
@@ -52,11 +53,27 @@ class Ignores:
             for line in (each.line, each.line - 1):
                 found = self._at(each.file, line)
                 if found is not None and finding.contract.value in found.contracts:
+                    self._met.add((each.file, line))
                     if not found.is_over:
                         return replace(finding, ignored=without_secrets(found.reason))
                     note = f"the ignore of {finding.contract.value} is over, so that it counts"
                     self._tell(each.file, line, note)
         return finding
+
+    def tell_unmet(self, files: Iterable[str], judged: Collection[Contract]) -> None:
+        """Notice comments that no finding meets, where all that they name was judged."""
+        names = {each.value for each in judged}
+        for file in sorted(set(files)):
+            text = self._project.read(file) or ""
+            if "perdure:" not in text:
+                continue
+            for line in range(1, len(text.splitlines()) + 1):
+                found = self._at(file, line)
+                if found is None or (file, line) in self._met or not found.contracts <= names:
+                    continue
+                named = ", ".join(sorted(found.contracts))
+                note = f"no finding of {named} is at this ignore or below it: it changes nothing"
+                self._tell(file, line, note)
 
     def _at(self, file: str, line: int) -> _Ignore | None:
         place = (file, line)

@@ -89,6 +89,9 @@ def judged_report(project: Project, settings: Settings) -> tuple[Report, tuple[J
             finding = ignores.applied(_clean(each.finding))
             judged.append(replace(each, finding=finding))
             found[1].append(finding)
+    cited = {step.file for each in judged for step in each.finding.evidence}
+    read = {file for root, _ in by_root.values() for file in root.files}
+    ignores.tell_unmet(cited | read, settings.only or tuple(Contract))
     report = Report(
         roots=tuple(
             RootReport(

@@ -59,6 +59,23 @@ def test_a_comment_at_the_line_or_above_with_a_reason_ignores(tmp_path, text):
 
 
 @pytest.mark.parametrize(
+    ("text", "judged", "is_told"),
+    [
+        ("services:\n  api:\n# perdure: ignore[R4] known\n  db:\n", tuple(Contract), True),
+        ("services:\n  api: # perdure: ignore[R3] known\n", tuple(Contract), True),
+        ("services:\n  api: # perdure: ignore[R4] known\n", tuple(Contract), False),
+        ("services:\n  api: # perdure: ignore[R4, S1] known\n", tuple(Contract), False),
+        ("services:\n  api: # perdure: ignore[R3] known\n", (Contract.R4,), False),
+    ],
+)
+def test_a_comment_that_no_finding_meets_is_told(tmp_path, text, judged, is_told):
+    found = ignores(tmp_path, text)
+    found.applied(finding())
+    found.tell_unmet(["compose.yaml"], judged)
+    assert [each.text.endswith("changes nothing") for each in found.notices] == [True] * is_told
+
+
+@pytest.mark.parametrize(
     ("text", "notice"),
     [
         ("x\n  api: # perdure: ignore[R4]\n", "needs a reason"),
