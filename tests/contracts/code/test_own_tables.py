@@ -180,6 +180,52 @@ def test_a_dict_that_no_request_brings_together_with_tables_is_no_copy(read):
     }
 
 
+BY_NAME = {
+    "by getattr": """
+    getattr(store, NAMES[text])(session_id)
+""",
+    "by a registry": """
+    KINDS["turns"](session_id)
+""",
+    "by who is told": """
+    said.send(app, session_id=session_id)
+""",
+    "by its name": """
+    getattr(store, "title", None)(session_id)
+""",
+}
+
+
+@pytest.mark.parametrize("way", BY_NAME)
+def test_a_dict_beside_tables_is_a_question_where_a_name_is_computed(read, way):
+    apart = QUICK.replace("MORE", BY_NAME[way].strip())
+    found = histories(read({"app.py": HEAD + QUERIES + apart}))
+    (site,) = (one for one in found if one.medium is Medium.MEMORY)
+    assert site.is_served is (True if way == "by its name" else None)
+
+
+@pytest.mark.parametrize(("named", "is_served"), [("names[text]", None), ('"keep"', True)])
+def test_a_dict_is_a_question_where_functions_of_a_module_are_called_by_name(
+    read, named, is_served
+):
+    text = f"""
+import json
+import rows
+names = json.loads("{{}}")
+def act(text, session_id):
+    return getattr(rows, {named})(session_id, text)
+"""
+    (site,) = histories(
+        read(
+            {
+                "app.py": HEAD + text + QUICK.replace("MORE", "act(text, session_id)"),
+                "rows.py": "def keep(session_id, text):\n    company.store(session_id, text)\n",
+            }
+        )
+    )
+    assert (site.medium, site.is_served) == (Medium.MEMORY, is_served)
+
+
 STORE = """
 import json
 import redis

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
-from perdure.contracts.code._apart import is_apart
+from perdure.contracts.code._apart import calls_by_name, is_apart
 from perdure.contracts.code._beside import beside
 from perdure.contracts.code._elsewhere import classes_of, is_overridden, may_be_elsewhere
 from perdure.contracts.code._flow import Flow
@@ -94,7 +94,9 @@ def histories_of(flow: Flow, sites: Sites, *, has_saver: bool) -> Histories:
         degrades.extend(instead if told.sites else [])
         names_threads = any("thread_id" in one.words for one in (*kept.users, *told.through))
         is_beside = bool(told.degrades) or len(told.sites) > 1
-        is_open = bool(told.sites) and may_be_elsewhere(flow, kept)
+        is_open = bool(told.sites) and (
+            may_be_elsewhere(flow, kept) or calls_by_name(flow, kept.users)
+        )
         is_copy = not is_beside and (is_open or (has_saver and names_threads))
         if told.sites and beside_it and not is_beside and not is_copy:
             through = (*kept.users, *told.through)
