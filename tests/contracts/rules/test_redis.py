@@ -143,7 +143,20 @@ saver = made()
 """,
 ).replace("import os\n", "import os\nfrom langgraph.checkpoint.memory import InMemorySaver\n")
 
+SETTING_UP = "        saver.setup()\n"
+NESTED = FALLEN.replace(
+    SETTING_UP, "        try:\n            saver.setup()\n        except Exception:\n            pass\n"
+)
+ASKED = FALLEN.replace(SETTING_UP, '        if os.environ.get("NEW"):\n            saver.setup()\n')
+OTHER = FALLEN.replace(SETTING_UP, "        tracing.setup()\n")
+NARROW = FALLEN.replace("except Exception", "except redis.exceptions.ConnectionError")
+BEFORE = FALLEN.replace("    except Exc", "    except ValueError:\n        raise\n    except Exc")
+MISSING = FALLEN.replace("    except Exc", "    except ImportError:\n        raise\n    except Exc")
+DEFAULT = FALLEN.replace('environ["REDIS_URL"]', 'environ.get("URL", "redis://redis:6379")')
 LATER = FALLEN.replace("        saver.setup()\n", "")
+LOADING = (
+    "  loading: {image: redis:7, command: redis-cli -h redis module load /search.so}\n"
+)
 RAISED = FALLEN.replace("return InMemorySaver()", "raise")
 
 
@@ -155,6 +168,21 @@ RAISED = FALLEN.replace("return InMemorySaver()", "raise")
         (FALLEN, "redis:8", "", Verdict.HELD),
         (FALLEN, "redis@sha256:abcd", "", Verdict.UNDECIDED),
         (FALLEN, "redis:7", "    command: [redis-server, /etc/redis.conf]", Verdict.UNDECIDED),
+        (FALLEN, "redis:7", "    command: redis-server --save 60 1", Verdict.VIOLATED),
+        (FALLEN, "redis:7", "    command: [--appendonly, 'yes']", Verdict.VIOLATED),
+        (FALLEN, "redis:7", "    command: [redis-server, /etc/settings]", Verdict.UNDECIDED),
+        (FALLEN, "redis:7", "    command: redis-server --include /s", Verdict.UNDECIDED),
+        (FALLEN, "redis:7", "    command: sh -c 'redis-server - < /s'", Verdict.UNDECIDED),
+        (FALLEN, "redis:7", "    entrypoint: /start.sh", Verdict.UNDECIDED),
+        (FALLEN, "redis:7", LOADING, Verdict.UNDECIDED),
+        (FALLEN, "valkey/valkey", "", Verdict.UNDECIDED),
+        (MISSING, "redis:7", "", Verdict.VIOLATED),
+        (BEFORE, "redis:7", "", Verdict.UNDECIDED),
+        (NARROW, "redis:7", "", Verdict.UNDECIDED),
+        (NESTED, "redis:7", "", Verdict.UNDECIDED),
+        (ASKED, "redis:7", "", Verdict.UNDECIDED),
+        (OTHER, "redis:7", "", Verdict.UNDECIDED),
+        (DEFAULT, "redis:7", "", Verdict.UNDECIDED),
         (LATER, "redis:7", "", Verdict.UNDECIDED),
         (RAISED, "redis:7", "", Verdict.UNDECIDED),
     ],
@@ -168,7 +196,13 @@ def test_a_saver_that_surely_fails_leaves_what_its_handler_makes(
         assert "InMemorySaver" in said[Contract.S1].summary
         told = [(each.file, each.line) for each in said[Contract.S1].evidence]
         assert told[0] == ("compose.yaml", 7)
-        assert ("app.py", FALLEN[: FALLEN.index("return InMemorySaver")].count("\n") + 1) in told
+        assert ("app.py", app[: app.index("return InMemorySaver")].count("\n") + 1) in told
+
+
+@pytest.mark.parametrize("said", ['"${REDIS_URL:-redis://redis:6379}"', '"${REDIS_URL}"'])
+def test_a_redis_that_may_be_another_one_is_not_sure_to_refuse(tmp_path, said):
+    text = compose("redis:7").replace('"redis://redis:6379"', said)
+    assert {one.verdict for one in found(tmp_path, text, FALLEN).values()} == {Verdict.UNDECIDED}
 
 
 STEPS = APP.replace(

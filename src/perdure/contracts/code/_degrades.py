@@ -13,6 +13,7 @@ from perdure.contracts.code._installed import without_missing
 from perdure.contracts.code._marks import evidence
 from perdure.contracts.code._scopes import Guard, GuardKind, Guards, Scope, Try, last_name, walk
 from perdure.contracts.code._serving import started
+from perdure.contracts.code._setting_up import sets_up
 from perdure.contracts.code._sites import Sites, known_of
 from perdure.contracts.code._swallowed import (
     Caught,
@@ -145,13 +146,15 @@ def _tried(flow: Flow, degrade: Degrade, condition: Condition) -> Degrade:
     frame, guard = condition
     scope = frame.scope
     for attempt in scope.tries:
-        if all(handler.lineno != guard.line for handler in attempt.node.handlers):
+        handler = next((one for one in attempt.node.handlers if one.lineno == guard.line), None)
+        if handler is None:
             continue
         made = _made_in(flow, scope, attempt)
         if made:
             value = made[0].value
             maker = evidence(scope, value.node.lineno, f"makes {value.class_name}")
-            return structs.replace(degrade, made=maker, sets_up=_sets_up(attempt))
+            surely = len(made) == 1 and sets_up(attempt, handler, value.node)
+            return structs.replace(degrade, made=maker, sets_up=surely)
     return degrade
 
 
@@ -286,7 +289,7 @@ def swallows(flow: Flow, scope: Scope, executed: Executed) -> Iterator[Degrade]:
                     when=asked(when if becomes.when.is_met is True else becomes.when),
                     cause="failed",
                     made=maker,
-                    sets_up=_sets_up(attempt),
+                    sets_up=len(made) == 1 and sets_up(attempt, handler, made[0].value.node),
                 )
 
 
@@ -306,7 +309,7 @@ def _begun(flow: Flow, executed: Executed) -> Iterator[Degrade]:
             when=asked(decided(found.when, tried)),
             cause="failed",
             made=maker,
-            sets_up=_sets_up(attempt),
+            sets_up=sets_up(attempt, caught.handler, None),
         )
 
 
@@ -328,7 +331,7 @@ def _started(flow: Flow, sites: Sites, executed: Executed) -> Iterator[Degrade]:
             when=asked(decided(found.when, executed.line(scope, caught.attempt.guards))),
             cause="failed",
             made=maker,
-            sets_up=_sets_up(caught.attempt),
+            sets_up=sets_up(caught.attempt, caught.handler, None),
         )
 
 
@@ -340,19 +343,6 @@ def _is_weaker(found: Outcome, made: Leaf) -> bool:
 def _maker(caught: Caught) -> Evidence:
     made = caught.made.value
     return evidence(made.frame.scope, made.node.lineno, f"makes {made.class_name}")
-
-
-def _sets_up(attempt: Try) -> bool:
-    """Whether what is tried sets a saver up: by itself, or by entering one that does."""
-    nodes = [node for one in attempt.node.body for node in walk(one)]
-    return any(
-        (isinstance(node, ast.Call) and last_name(node.func) in _SETS_UP)
-        or isinstance(node, ast.AsyncWith)
-        for node in nodes
-    )
-
-
-_SETS_UP = {"setup", "asetup", "__aenter__", "enter_async_context"}
 
 
 def _makes_graph(scope: Scope, attempt: Try) -> bool:

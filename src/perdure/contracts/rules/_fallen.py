@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from perdure.contracts.code.facts import CodeFacts, Degrade, Medium, Site
-from perdure.contracts.deployment.facts import Root
-from perdure.contracts.evidence import Confidence, weakest
-from perdure.contracts.rules._databases import database_of
-from perdure.contracts.rules._redis import without_modules
+from perdure.contracts.deployment.facts import Root, Service
+from perdure.contracts.evidence import Confidence, Known, weakest
+from perdure.contracts.rules._databases import database_of, host_of
+from perdure.contracts.rules._redis import loads_modules, without_modules
 
 
 def as_it_runs(code: CodeFacts, root: Root) -> CodeFacts:
@@ -30,6 +30,8 @@ def _left(site: Site, code: CodeFacts, root: Root) -> tuple[Site, Site] | None:
     redis = database.service if database is not None else None
     if site.chosen.value is not True or redis is None or not without_modules(redis, surely=True):
         return None
+    if not _is_named(site.location, redis) or any(map(loads_modules, root.services)):
+        return None
     for degrade in code.degrades:
         other = _chosen_by(degrade, site, code)
         if other is not None:
@@ -43,6 +45,14 @@ def _left(site: Site, code: CodeFacts, root: Root) -> tuple[Site, Site] | None:
             evidence = tuple(dict.fromkeys((*steps, *other.evidence)))
             return other, replace(other, chosen=chosen, is_served=site.is_served, evidence=evidence)
     return None
+
+
+def _is_named(location: Known[str] | None, redis: Service) -> bool:
+    """Whether the files that are deployed say the URL: no default, nor what may be set anew."""
+    if location is None or location.confidence is not Confidence.PROVED or location.assumed:
+        return False
+    host = (host_of(location.value or "") or "").partition(".")[0]
+    return bool(host) and host in {redis.name, *redis.aliases}
 
 
 _NOTE = "this Redis has neither RediSearch nor RedisJSON, without which the saver can't be set up"

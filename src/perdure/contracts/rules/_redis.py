@@ -1,5 +1,7 @@
 """What a Redis of a deployment can't do for a saver: by its image, and by its command."""
 
+import re
+
 from perdure.contracts._patterns import regex
 from perdure.contracts.deployment.facts import Process, Service
 from perdure.contracts.evidence import Evidence
@@ -12,6 +14,9 @@ _VALKEY = regex(r"^(?:docker\.io/|public\.ecr\.aws/|ghcr\.io/)?valkey/valkey(?:[
 """Valkey without the modules that its bundle has."""
 _OFFICIAL = regex(r"^(?:docker\.io/|public\.ecr\.aws/docker/)?(?:library/)?redis(?:[:@]|$)")
 """Images whose entrypoint puts the server before a command that begins with an option."""
+_VERSION = regex(r":v?\d")
+_NAMES_FILE = regex(r"(?i)conf|include|module|\$\{?[A-Za-z_]*(?:ARG|OPT)")
+_SERVERS = {"redis-server", "valkey-server"}
 _MODULES_SINCE = 8
 
 
@@ -19,7 +24,7 @@ def without_modules(service: Service, *, surely: bool = False) -> bool:
     """Whether the image of a service is a Redis without RediSearch and RedisJSON, as it is started.
 
     Another image, one that the project builds, and a command that loads a module may have them.
-    `surely`: only where the version is written, and no file of settings that nobody sees is given.
+    `surely`: only where the version is written, and nothing but options is given to the server.
     """
     reference = service.image.reference or ""
     found = _PLAIN.match(reference)
@@ -28,9 +33,33 @@ def without_modules(service: Service, *, surely: bool = False) -> bool:
     if found is not None and found[1] is not None and int(found[1]) >= _MODULES_SINCE:
         return False
     words = [word for process in _processes(service) for word in process.argv]
-    if surely and ((found is not None and found[1] is None) or any(map(_is_conf, words))):
+    if surely and not (_has_version(reference, found) and _has_options_alone(service)):
         return False
     return not any("loadmodule" in word for word in words)
+
+
+def _has_version(reference: str, found: re.Match[str] | None) -> bool:
+    return bool(_VERSION.search(reference)) if found is None else found[1] is not None
+
+
+def _has_options_alone(service: Service) -> bool:
+    """Whether a server is started as its image does it, or with options that name no file."""
+    start = service.start
+    if start is None:
+        return True
+    words = start.argv[1:] if start.argv[:1] and start.argv[0] in _SERVERS else start.argv
+    if not start.argv or (words and not words[0].startswith("--")):
+        return False
+    return not any(word in {"-", "--"} or _NAMES_FILE.search(word) for word in words)
+
+
+def loads_modules(service: Service) -> bool:
+    """Whether a container tells another Redis something of modules."""
+    words = [*(service.start.argv if service.start is not None else ())]
+    words += [word for process in _processes(service) for word in process.argv]
+    return any("redis-cli" in word for word in words) and any(
+        "module" in word.lower() for word in words
+    )
 
 
 def _is_conf(word: str) -> bool:
@@ -53,7 +82,7 @@ def writes_nothing(service: Service) -> tuple[Evidence, ...]:
 
 def _serves(process: Process, service: Service) -> bool:
     """Whether a process is the server: named, or put there by the official image's entrypoint."""
-    if process.program in {"redis-server", "valkey-server"}:
+    if process.program in _SERVERS:
         return True
     reference = service.image.reference or ""
     is_official = _OFFICIAL.match(reference) or _VALKEY.match(reference)
