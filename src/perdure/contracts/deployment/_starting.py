@@ -184,8 +184,29 @@ def _options(server: Process | None, room: Room) -> dict[str, Known[str]]:
     if "--reload" in words or (server.program == "fastapi" and words[:1] == ["dev"]):
         note = "it reloads its code: a server for development"
         found["reload"] = Known(value="true", evidence=(replace(here, note=note),))
+    if server.program == "celery" and "worker" in words:
+        _of_pool(found, words, here)
     _of_config_file(found, server, room)
     return found
+
+
+_ONE_PROCESS = {"solo", "threads", "gevent", "eventlet"}
+"""Pools of Celery's worker that keep all tasks in its own process."""
+_SHORT_POOL = "-P"
+
+
+def _of_pool(found: dict[str, Known[str]], words: Sequence[str], here: Evidence) -> None:
+    """Say how many processes a worker of Celery has: as many as CPUs, where nothing tells it."""
+    pool = programs.option(words, (_SHORT_POOL, "--pool")) or next(
+        (word[len(_SHORT_POOL) :] for word in words if word.startswith(_SHORT_POOL)), ""
+    )
+    if pool in _ONE_PROCESS:
+        note = f"celery's pool {pool} is one process"
+        found["workers"] = Known(value="1", evidence=(replace(here, note=note),))
+    elif any(word.startswith("--autoscale") for word in words) or "workers" not in found:
+        note = "celery starts as many processes as there are CPUs, unless -c tells it"
+        question = "How many processes does this worker of Celery start? Without -c, one a CPU."
+        found["workers"] = Known(value=None, evidence=(replace(here, note=note),), question=question)
 
 
 def _expanded(text: str, room: Room, here: Evidence, note: str) -> Known[str]:
