@@ -210,13 +210,18 @@ def answer(id: str, said: str):
 """
 
 
+ASKED = Verdict.UNDECIDED
+
+
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
         ("", "", Verdict.VIOLATED),
-        ('interrupt(state["plan"])', "True", Verdict.UNDECIDED),
+        ('interrupt(state["plan"])', "True", ASKED),
         ("=InMemorySaver()", '=SqliteSaver("/data/t.db")', Verdict.HELD),
-        ("app = ", 'other = builder.compile(checkpointer=SqliteSaver("/t"))\napp = ', Verdict.HELD),
+        ("app = ", 'other = builder.compile(checkpointer=SqliteSaver("/t"))\napp = ', ASKED),
+        ("said: str):\n    return", "said: str):\n    graph.invoke({}, config)\n    return", ASKED),
+        ("Command(resume=said)", "said", ASKED),
     ],
 )
 def test_what_waits_for_a_person_goes_on_in_another_request(tmp_path, before, after, verdict):
@@ -226,3 +231,42 @@ def test_what_waits_for_a_person_goes_on_in_another_request(tmp_path, before, af
     assert one.verdict is verdict
     if verdict is Verdict.VIOLATED:
         assert {step.line for step in one.evidence} >= {9, 14}
+
+
+PLAIN = WAITING.replace('interrupt(state["plan"])', "True")
+
+
+@pytest.mark.parametrize(
+    ("steps", "verdict"),
+    [('["approve"]', Verdict.VIOLATED), ("[]", ASKED), ("None", ASKED), ("()", ASKED)],
+)
+def test_a_run_pauses_only_before_steps_that_are_named(tmp_path, steps, verdict):
+    app = PLAIN.replace("=InMemorySaver()", f"=InMemorySaver(), interrupt_before={steps}")
+    found = check(project(tmp_path, app_dot_py=app))
+    [one] = [f for root in found.roots for f in root.findings if f.contract is Contract.R3]
+    assert one.verdict is verdict
+
+
+HELD_IN = """
+class Held:
+    def __init__(self):
+        self._saver = SqliteSaver("/data/t.db")
+    @property
+    def saver(self):
+        return self._saver
+    @saver.setter
+    def saver(self, saver):
+        self._saver = saver
+held = Held()
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"), [("", Verdict.HELD), ("held.saver = InMemorySaver()\n", ASKED)]
+)
+def test_a_property_that_is_set_anew_may_have_the_weaker_saver(tmp_path, after, verdict):
+    app = WAITING.replace("=InMemorySaver()", "=held.saver")
+    app = app.replace("\nbuilder =", f"\n{HELD_IN}{after}builder =", 1)
+    found = check(project(tmp_path, app_dot_py=app))
+    [one] = [f for root in found.roots for f in root.findings if f.contract is Contract.R3]
+    assert one.verdict is verdict

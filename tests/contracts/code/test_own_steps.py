@@ -101,3 +101,36 @@ def test_a_graph_without_a_saver_is_not_held_by_that_of_another(
     }
     code = read(files)
     assert _progress.judge(service_of(("uvicorn", "app:app")), code, ROOT).verdict is expected
+
+
+STREAMED = """
+from celery import Celery
+from keeping import note, say
+from langgraph.graph import StateGraph
+queue = Celery("x", broker="redis://redis:6379")
+builder = StateGraph(dict)
+builder.add_node("a", print)
+builder.add_node("b", print)
+graph = builder.compile()
+@queue.task
+def later(id, text):
+    for step in graph.stream({{"x": text}}):
+        {does}
+"""
+KEEPING = """
+import psycopg
+def note(id, step):
+    with psycopg.connect("postgresql://db/x") as db:
+        db.execute("UPDATE runs SET step = %s WHERE id = %s", [str(step), id])
+def say(id, step):
+    print(id, step)
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "expected"), [("note(id, step)", U), ("say(id, step)", V), ("note(id, 1)", V)]
+)
+def test_steps_that_are_written_as_they_come_are_a_question(read, does, expected):
+    argv = ("celery", "-A", "app", "worker")
+    code = read({"app.py": STREAMED.format(does=does), "keeping.py": KEEPING}, *argv)
+    assert _progress.judge(service_of(argv), code, ROOT).verdict is expected

@@ -76,13 +76,46 @@ def uses_threads(
             name = call.name
             if name == "interrupt" and dotted(flow, scope, call).startswith("langgraph"):
                 found.append(evidence(scope, call.node.lineno, "a run pauses for a person"))
-            elif pauses := keyword(call.node, "interrupt_on") or keyword(
-                call.node, "interrupt_before"
-            ):
+            elif (
+                pauses := keyword(call.node, "interrupt_on")
+                or keyword(call.node, "interrupt_before")
+            ) and names_steps(pauses):
                 found.append(evidence(scope, pauses.lineno, "runs pause before some steps"))
             elif name in _STORE_USES and "store" in ast.unparse(call.node.func).lower():
                 found.append(evidence(scope, call.node.lineno, "a memory is written or read"))
     return tuple(found[: limits.STORY_MAX])
+
+
+def names_steps(node: ast.expr) -> bool:
+    """Whether what says where runs pause is not written as empty."""
+    match node:
+        case ast.Constant(value=value):
+            return bool(value)
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Dict(keys=items):
+            return bool(items)
+    return True
+
+
+def resumed(flow: Flow) -> tuple[Evidence, ...]:
+    """Find where a person's answer is handed to a run that another request began.
+
+    A function that first runs a graph, and then answers what it waits for, does both at once.
+    """
+    for scope in flow.program.live:
+        for call in scope.called_as({"Command"}) if scope.kind == "function" else ():
+            if keyword(call.node, "resume") is not None and not _begins(scope, call):
+                return (evidence(scope, call.node.lineno, "a run that paused goes on"),)
+    return ()
+
+
+def _begins(scope: Scope, call: Call) -> bool:
+    """Whether the function runs a graph itself on the way to a call, not as the other way."""
+    return any(
+        run.guards == call.guards[: len(run.guards)]
+        and run.node.lineno <= call.node.lineno
+        and not any(one is call.node for one in ast.walk(run.node))
+        for run in graph_runs(scope)
+    )
 
 
 def _configures(scope: Scope) -> bool:

@@ -36,6 +36,9 @@ def own_steps(flow: Flow) -> tuple[Evidence, ...]:
     Both by their names: enough to ask, not to say that it holds.
     """
     live = list(flow.program.live)
+    streamed = next((steps for scope in live if (steps := _streamed(flow, scope))), ())
+    if streamed:
+        return streamed
     kept = next(
         ((scope, call) for scope in live for call in _keeping(scope)),
         None,
@@ -49,6 +52,42 @@ def own_steps(flow: Flow) -> tuple[Evidence, ...]:
         return ()
     note = f"{call.name} writes a step down"
     return evidence(where, call.node.lineno, note), taken
+
+
+_STREAMS = {"stream", "astream"}
+_WRITES = {"execute", "executemany", "insert_one", "update_one", "replace_one", "hset", "put_item",
+           "commit", "merge", "upsert", "save"}  # fmt: skip
+
+
+def _streamed(flow: Flow, scope: Scope) -> tuple[Evidence, ...]:
+    """Find a loop over the steps of a run that hands each to what writes to a database."""
+    for node in walk(scope.node) if not scope.called.isdisjoint(_STREAMS) else ():
+        if not isinstance(node, ast.For | ast.AsyncFor) or not isinstance(node.iter, ast.Call):
+            continue
+        if last_name(node.iter.func) not in _STREAMS:
+            continue
+        names = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
+        for call in (one for each in node.body for one in walk(each)):
+            if isinstance(call, ast.Call) and _is_handed(call, names) and _writes(flow, call):
+                name = last_name(call.func)
+                run = evidence(scope, node.lineno, "runs a graph step by step")
+                return run, evidence(scope, call.lineno, f"{name} writes a step down")
+    return ()
+
+
+def _is_handed(call: ast.Call, names: set[str]) -> bool:
+    given = [*call.args, *(one.value for one in call.keywords)]
+    return any(isinstance(n, ast.Name) and n.id in names for one in given for n in ast.walk(one))
+
+
+def _writes(flow: Flow, call: ast.Call) -> bool:
+    name = last_name(call.func)
+    return name in _WRITES or any(
+        scope.kind == "function"
+        and scope.name.rpartition(".")[2] == name
+        and not scope.called.isdisjoint(_WRITES)
+        for scope in flow.program.live
+    )
 
 
 @of_scope

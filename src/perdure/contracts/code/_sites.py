@@ -28,6 +28,7 @@ from perdure.contracts.code._chosen import (
 )
 from perdure.contracts.code._early import Early
 from perdure.contracts.code._flow import Flow
+from perdure.contracts.code._marks import names_steps
 from perdure.contracts.code._meanings import External, Variable
 from perdure.contracts.code._program import Program
 from perdure.contracts.code._scopes import Call, Scope, last_name, walk
@@ -130,7 +131,9 @@ def _of_call(scope: Scope, call: Call) -> Iterator[Sink]:
             value=value,
             guards=call.guards,
             maker=maker,
-            pauses=any(one.arg in _PAUSES for one in call.node.keywords),
+            pauses=any(
+                one.arg in _PAUSES and names_steps(one.value) for one in call.node.keywords
+            ),
         )
 
 

@@ -83,7 +83,8 @@ class Degrade(Struct, frozen=True, kw_only=True):
     made: Evidence | None = None
     """Where the durable one is made whose failure is swallowed."""
     sets_up: bool = False
-    """What is tried there asks the database for what the durable one needs of it."""
+    """What is tried there surely asks the database for what the durable one needs of it, and all
+    that it answers is swallowed."""
 
 
 ARQ_WAITS = "what arq waits for its jobs"
@@ -148,6 +149,8 @@ class CodeFacts(Struct, frozen=True, kw_only=True):
     sites: tuple[Site, ...] = ()
     uses_threads: tuple[Evidence, ...] = ()
     """thread_id is sent, interrupt is used, a store is written: what makes S1 to S3 apply."""
+    resumed: tuple[Evidence, ...] = ()
+    """Where a paused run is told to go on by another request than the one that began it."""
     has_steps: tuple[Evidence, ...] = ()
     """A graph with several nodes or a loop, served: what makes R3 apply."""
     outlives: tuple[Evidence, ...] = ()

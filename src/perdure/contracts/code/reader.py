@@ -168,6 +168,7 @@ def facts_of(flow: Flow, sites: Sites, *, on_platform: bool) -> CodeFacts:
         uses_threads=_marks.uses_threads(
             flow, has_graphs=bool(sites.bound) or on_platform, on_platform=on_platform
         ),
+        resumed=_marks.resumed(flow),
         has_steps=_marks.has_steps(flow),
         outlives=lasting.steps,
         outlives_open=bool(lasting.steps) and not lasting.is_told,

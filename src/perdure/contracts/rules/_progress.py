@@ -8,6 +8,7 @@ from perdure.contracts.evidence import Confidence, Evidence, weakest
 from perdure.contracts.findings import Contract, Finding, Verdict
 from perdure.contracts.rules._places import Outcome, not_entered, without_modules_of
 from perdure.contracts.rules._platform import is_langgraph_api, platform_evidence
+from perdure.contracts.rules._state import relevant
 
 _DURABLE = {Medium.FILE, Medium.POSTGRES, Medium.REDIS, Medium.MONGO, Medium.NETWORK}
 
@@ -48,6 +49,9 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
     stays = [site for site in taken if site.stays and site.medium is Medium.MEMORY]
     if durable and stays:
         return _within(begun, code, stays[0])
+    weak = _beside_it(code) if durable else None
+    if weak is not None:
+        return _other(begun, durable[0], weak)
     if durable:
         doubts = (_doubt(site, root) for site in durable)
         doubt = next((one for one in doubts if one is not None), None)
@@ -116,12 +120,14 @@ def _lost(begun: Finding, code: CodeFacts, lost: list[Site], *, is_all: bool) ->
         return _violated(begun, replace(code, outlives=code.outlives_surely), run)
     pauses = [step for step in code.uses_threads if "pause" in step.note]
     kept = next((site for site in lost if site.medium is Medium.MEMORY and site.is_served), None)
-    if pauses and kept is not None and is_all and not code.own_steps:
-        return _paused(begun, code, kept, pauses[0])
+    if pauses and code.resumed and kept is not None and is_all and not code.own_steps:
+        return _paused(begun, code, kept, (pauses[0], *code.resumed[:1]))
     return _within(begun, code, lost[0])
 
 
-def _paused(begun: Finding, code: CodeFacts, site: Site, pause: Evidence) -> Finding:
+def _paused(
+    begun: Finding, code: CodeFacts, site: Site, pauses: tuple[Evidence, ...]
+) -> Finding:
     """Judge runs that wait for a person: they go on in other requests than they began in."""
     return replace(
         begun,
@@ -131,7 +137,7 @@ def _paused(begun: Finding, code: CodeFacts, site: Site, pause: Evidence) -> Fin
             "a run waits for a person, and what it has done is kept in the memory of the process: "
             "a crash loses all of it"
         ),
-        evidence=tuple(dict.fromkeys((*site.evidence, *code.has_steps[:1], pause))),
+        evidence=tuple(dict.fromkeys((*site.evidence, *code.has_steps[:1], *pauses))),
         repair='Compile the graph with a durable saver, and run it with durability="sync".',
         assumptions=site.chosen.assumed,
     )
@@ -165,6 +171,37 @@ def _held(begun: Finding, code: CodeFacts, site: Site) -> Finding:
         summary="a step that is done is saved before or while the next one runs",
         evidence=(*site.evidence, *(said.evidence if said is not None else ())),
         assumptions=site.chosen.assumed,
+    )
+
+
+def _beside_it(code: CodeFacts) -> Site | None:
+    """Return a saver in memory that a served graph gets as well, and not only after a failure.
+
+    Where something unknown may stand in the durable one's place, one that nothing was seen to
+    serve may be it.
+    """
+    is_open = any(s.medium is Medium.UNKNOWN and s.role is Role.SAVER for s in code.sites)
+    return next(
+        (
+            site
+            for site in relevant(code)
+            if site.role is Role.SAVER
+            and site.medium is Medium.MEMORY
+            and site.chosen.value is True
+            and (site.is_served or is_open)
+        ),
+        None,
+    )
+
+
+def _other(begun: Finding, durable: Site, weak: Site) -> Finding:
+    return replace(
+        begun,
+        verdict=Verdict.UNDECIDED,
+        confidence=Confidence.INFERRED,
+        summary=f"{durable.class_name} is made, and a served graph may get {weak.class_name}",
+        evidence=tuple(dict.fromkeys((*durable.evidence, *weak.evidence))),
+        question="Does each graph that is served get the durable saver?",
     )
 
 
