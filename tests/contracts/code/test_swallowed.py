@@ -89,6 +89,108 @@ BODIES = {
         """,
         None,
     ),
+    "a loop that only success ends": (
+        """
+        def saver_of():
+            while True:
+                try:
+                    saver = PostgresSaver(os.environ["DB"])
+                    return saver
+                except Exception:
+                    saver = None
+        """,
+        None,
+    ),
+    "attempts that end without one": (
+        """
+        def saver_of():
+            for attempt in range(3):
+                try:
+                    saver = PostgresSaver(os.environ["DB"])
+                    break
+                except Exception:
+                    saver = None
+            return saver
+        """,
+        (Medium.NONE, True),
+    ),
+    "attempts, and an end without one": (
+        """
+        def saver_of():
+            for attempt in range(3):
+                try:
+                    saver = PostgresSaver(os.environ["DB"])
+                    return saver
+                except Exception:
+                    saver = None
+            if saver is None:
+                raise SystemExit("no database")
+        """,
+        None,
+    ),
+    "the same once more": (
+        """
+        def saver_of():
+            try:
+                return PostgresSaver(os.environ["DB"])
+            except Exception:
+                saver = None
+            saver = PostgresSaver(os.environ["DB"])
+            return saver
+        """,
+        None,
+    ),
+    "another one in the handler": (
+        """
+        def saver_of():
+            try:
+                saver = PostgresSaver(os.environ["DB"])
+            except Exception:
+                saver = InMemorySaver()
+                saver = PostgresSaver(os.environ["OTHER"])
+            return saver
+        """,
+        None,
+    ),
+    "another one, if one is set": (
+        """
+        def saver_of():
+            try:
+                saver = PostgresSaver(os.environ["DB"])
+            except Exception:
+                saver = InMemorySaver()
+                if is_asked():
+                    saver = PostgresSaver(os.environ["OTHER"])
+            return saver
+        """,
+        (Medium.MEMORY, True),
+    ),
+    "an error outside of development": (
+        """
+        def saver_of():
+            try:
+                saver = PostgresSaver(os.environ["DB"])
+            except Exception:
+                saver = InMemorySaver()
+                if os.environ.get("DEV") != "1":
+                    raise
+            return saver
+        """,
+        (Medium.MEMORY, False),
+    ),
+    "no error in production": (
+        """
+        def saver_of():
+            try:
+                saver = PostgresSaver(os.environ["DB"])
+            except Exception:
+                saver = InMemorySaver()
+                if os.environ.get("DEV") == "1":
+                    raise
+            return saver
+        """,
+        (Medium.MEMORY, True),
+    ),
     "attempts that end in an error": (
         """
         def saver_of():

@@ -145,7 +145,8 @@ saver = made()
 
 SETTING_UP = "        saver.setup()\n"
 NESTED = FALLEN.replace(
-    SETTING_UP, "        try:\n            saver.setup()\n        except Exception:\n            pass\n"
+    SETTING_UP,
+    "        try:\n            saver.setup()\n        except Exception:\n            pass\n",
 )
 ASKED = FALLEN.replace(SETTING_UP, '        if os.environ.get("NEW"):\n            saver.setup()\n')
 OTHER = FALLEN.replace(SETTING_UP, "        tracing.setup()\n")
@@ -154,9 +155,7 @@ BEFORE = FALLEN.replace("    except Exc", "    except ValueError:\n        raise
 MISSING = FALLEN.replace("    except Exc", "    except ImportError:\n        raise\n    except Exc")
 DEFAULT = FALLEN.replace('environ["REDIS_URL"]', 'environ.get("URL", "redis://redis:6379")')
 LATER = FALLEN.replace("        saver.setup()\n", "")
-LOADING = (
-    "  loading: {image: redis:7, command: redis-cli -h redis module load /search.so}\n"
-)
+LOADING = "  loading: {image: redis:7, command: redis-cli -h redis module load /search.so}\n"
 RAISED = FALLEN.replace("return InMemorySaver()", "raise")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from msgspec import Struct, structs
 
 from perdure.contracts.code import _catalog, limits
+from perdure.contracts.code._again import is_endless, is_tried_again, raised_after
 from perdure.contracts.code._chosen import Bound
 from perdure.contracts.code._executed import Executed, asked, joined
 from perdure.contracts.code._flow import Flow
@@ -24,6 +25,7 @@ from perdure.contracts.code._swallowed import (
     is_open,
     outcome,
     raises,
+    refuses,
     tested,
 )
 from perdure.contracts.code._values import Condition, Decision, Frame, Kind, Leaf
@@ -137,21 +139,34 @@ def _fallback(
             when=asked(when),
             cause="failed" if cause.is_failure else "unset",
         )
-        found.append(_tried(flow, degrade, condition) if cause.is_failure else degrade)
+        tried = _tried(flow, degrade, condition) if cause.is_failure else degrade
+        found += [tried] if tried is not None else []
     yield from sorted(found, key=_likelihood)[:1]
 
 
-def _tried(flow: Flow, degrade: Degrade, condition: Condition) -> Degrade:
-    """Return a fallback with the durable saver that is made in what its handler is of."""
+def _tried(flow: Flow, degrade: Degrade, condition: Condition) -> Degrade | None:
+    """Return a fallback with the durable saver that is made in what its handler is of.
+
+    `None`: the handler does not go on with it.
+    """
     frame, guard = condition
     scope = frame.scope
     for attempt in scope.tries:
         handler = next((one for one in attempt.node.handlers if one.lineno == guard.line), None)
         if handler is None:
             continue
+        last = degrade.evidence[-1]
+        if last.file == scope.path and handler.lineno < last.line <= (handler.end_lineno or 0):
+            when = Decision(is_met=True)
+            raised = _unless_raised(flow, frame, handler, last.line, when)
+            if raised.is_met is not True and degrade.when.value is True:
+                degrade = structs.replace(degrade, when=asked(raised))
         made = _made_in(flow, scope, attempt)
         if made:
             value = made[0].value
+            is_refused = degrade.becomes is Medium.NONE and _is_refused(scope, handler)
+            if is_refused or is_tried_again(flow, scope, attempt, handler, made[0]):
+                return None
             maker = evidence(scope, value.node.lineno, f"makes {value.class_name}")
             surely = len(made) == 1 and sets_up(attempt, handler, value.node)
             return structs.replace(degrade, made=maker, sets_up=surely)
@@ -270,7 +285,9 @@ def swallows(flow: Flow, scope: Scope, executed: Executed) -> Iterator[Degrade]:
             continue  # where there is no graph at all, requests fail, and nothing is lost
         tried = executed.line(scope, attempt.guards)
         for handler in attempt.node.handlers:
-            becomes = _after(flow, scope, handler, executed) or outcome(
+            if is_tried_again(flow, scope, attempt, handler, made[0]):
+                continue
+            becomes = _after(flow, scope, attempt, handler, executed) or outcome(
                 flow, executed, Caught(scope, attempt, handler, made[0])
             )
             if becomes is not None and _is_weaker(becomes, made[0]):
@@ -318,6 +335,8 @@ def _started(flow: Flow, sites: Sites, executed: Executed) -> Iterator[Degrade]:
         scope, handler = caught.scope, caught.handler
         if not _is_weaker(found, caught.made):
             continue
+        if is_tried_again(flow, scope, caught.attempt, handler, caught.made):
+            continue
         maker = _maker(caught)
         shown = "everything" if handler.type is None else ast.unparse(handler.type)[:60]
         yield Degrade(
@@ -359,7 +378,7 @@ def _lines(attempt: Try) -> tuple[int, int]:
 
 
 def _after(
-    flow: Flow, scope: Scope, handler: ast.ExceptHandler, executed: Executed
+    flow: Flow, scope: Scope, attempt: Try, handler: ast.ExceptHandler, executed: Executed
 ) -> Outcome | None:
     """Return what a handler leaves the service with; `None` if it does not go on."""
     frame = flow.frame(scope)
@@ -369,9 +388,9 @@ def _after(
             if leaf is not None and leaf.kind is Kind.SITE:
                 note = f"goes on with {leaf.value.class_name}"
                 step = evidence(scope, node.lineno, note)
-                return Outcome(
-                    leaf.value.medium, step, _let(executed, scope, handler, _guards_to(scope, node))
-                )
+                let = _let(executed, scope, handler, _guards_to(scope, node))
+                let = _unless_raised(flow, frame, handler, node.lineno, let)
+                return Outcome(leaf.value.medium, step, let)
     for result in scope.results:
         is_inside = handler.lineno <= result.line <= (handler.end_lineno or 0)
         if is_inside and _is_none(result.value):
@@ -382,6 +401,8 @@ def _after(
     for statement in handler.body:
         match statement:
             case ast.Assign(value=ast.Constant(value=None)):
+                if _is_refused(scope, handler) or is_endless(scope, attempt):
+                    return None
                 step = evidence(scope, statement.lineno, "goes on without a saver")
                 return Outcome(Medium.NONE, step, Decision(is_met=True))
     return None
@@ -411,6 +432,33 @@ def _asked(flow: Flow, frame: Frame, guard: Guard) -> Decision:
     shown = ast.unparse(guard.node)[: limits.SHOWN_MAX]
     question = truth.question or f"whether {shown!r} holds at {frame.scope.path}:{guard.line}"
     return decision if truth.is_met is not None else structs.replace(truth, question=question)
+
+
+def _is_refused(scope: Scope, handler: ast.ExceptHandler) -> bool:
+    """Whether the function itself raises where a handler has left nothing."""
+    names = {
+        last_name(target)
+        for one in handler.body
+        if isinstance(one, ast.Assign) and _is_none(one.value)
+        for target in one.targets
+    }
+    return refuses(scope, names)
+
+
+def _unless_raised(
+    flow: Flow, frame: Frame, handler: ast.ExceptHandler, line: int, when: Decision
+) -> Decision:
+    """Decide whether a handler raises after all, past the line where it makes a weaker one."""
+    test = raised_after(handler, line)
+    if test is None or when.is_met is False:
+        return when
+    truth = flow.decider.truth(test, frame)
+    if truth.is_met is not None:
+        if truth.is_met:
+            return structs.replace(truth, is_met=False)
+        return structs.replace(joined(when, truth), is_met=when.is_met)
+    at = f"{frame.scope.path}:{test.lineno}"
+    return structs.replace(truth, question=truth.question or f"whether it is raised at {at}")
 
 
 def _guards_to(scope: Scope, node: ast.Call) -> Guards:

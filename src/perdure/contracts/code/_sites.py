@@ -131,9 +131,7 @@ def _of_call(scope: Scope, call: Call) -> Iterator[Sink]:
             value=value,
             guards=call.guards,
             maker=maker,
-            pauses=any(
-                one.arg in _PAUSES and names_steps(one.value) for one in call.node.keywords
-            ),
+            pauses=any(one.arg in _PAUSES and names_steps(one.value) for one in call.node.keywords),
         )
 
 

@@ -180,7 +180,7 @@ def _weaker(executed: Executed, scope: Scope, call: Call, caught: Caught) -> Out
         return None
     if _catalog.rank(leaf.value.medium) >= _catalog.rank(made.value.medium):
         return None
-    guards = tuple(one for one in call.guards if not _is_of(one, handler))
+    guards = tuple(one for one in call.guards if not is_of(one, handler))
     when = executed.guarded(scope, guards)
     if when.is_met is False:
         return None
@@ -192,7 +192,8 @@ def _weaker(executed: Executed, scope: Scope, call: Call, caught: Caught) -> Out
     return Outcome(leaf.value.medium, step, when)
 
 
-def _is_of(guard: Guard, handler: ast.ExceptHandler) -> bool:
+def is_of(guard: Guard, handler: ast.ExceptHandler) -> bool:
+    """Whether a guard says that this handler was come to."""
     lines = {guard.line, *(one.line for one in guard.unless if one.kind is GuardKind.HANDLER)}
     return handler.lineno in lines
 

@@ -206,7 +206,9 @@ def _of_pool(found: dict[str, Known[str]], words: Sequence[str], here: Evidence)
     elif any(word.startswith("--autoscale") for word in words) or "workers" not in found:
         note = "celery starts as many processes as there are CPUs, unless -c tells it"
         question = "How many processes does this worker of Celery start? Without -c, one a CPU."
-        found["workers"] = Known(value=None, evidence=(replace(here, note=note),), question=question)
+        found["workers"] = Known(
+            value=None, evidence=(replace(here, note=note),), question=question
+        )
 
 
 def _expanded(text: str, room: Room, here: Evidence, note: str) -> Known[str]:

@@ -49,13 +49,8 @@ def judge(service: Service, code: CodeFacts, root: Root, *, strict: bool = False
     stays = [site for site in taken if site.stays and site.medium is Medium.MEMORY]
     if durable and stays:
         return _within(begun, code, stays[0])
-    weak = _beside_it(code) if durable else None
-    if weak is not None:
-        return _other(begun, durable[0], weak)
     if durable:
-        doubts = (_doubt(site, root) for site in durable)
-        doubt = next((one for one in doubts if one is not None), None)
-        return _held(begun, code, durable[0]) if doubt is None else _doubted(begun, doubt)
+        return _with_durable(begun, code, root, durable)
     lost = [site for site in savers if site.medium in {Medium.NONE, Medium.MEMORY}]
     sure = [site for site in lost if site in taken]
     is_all = len(lost) == len(savers) and any(site.is_served for site in lost)
@@ -125,9 +120,7 @@ def _lost(begun: Finding, code: CodeFacts, lost: list[Site], *, is_all: bool) ->
     return _within(begun, code, lost[0])
 
 
-def _paused(
-    begun: Finding, code: CodeFacts, site: Site, pauses: tuple[Evidence, ...]
-) -> Finding:
+def _paused(begun: Finding, code: CodeFacts, site: Site, pauses: tuple[Evidence, ...]) -> Finding:
     """Judge runs that wait for a person: they go on in other requests than they began in."""
     return replace(
         begun,
@@ -172,6 +165,16 @@ def _held(begun: Finding, code: CodeFacts, site: Site) -> Finding:
         evidence=(*site.evidence, *(said.evidence if said is not None else ())),
         assumptions=site.chosen.assumed,
     )
+
+
+def _with_durable(begun: Finding, code: CodeFacts, root: Root, durable: list[Site]) -> Finding:
+    """Judge graphs of which one surely has a durable saver."""
+    weak = _beside_it(code)
+    if weak is not None:
+        return _other(begun, durable[0], weak)
+    doubts = (_doubt(site, root) for site in durable)
+    doubt = next((one for one in doubts if one is not None), None)
+    return _held(begun, code, durable[0]) if doubt is None else _doubted(begun, doubt)
 
 
 def _beside_it(code: CodeFacts) -> Site | None:
