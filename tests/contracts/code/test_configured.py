@@ -246,3 +246,12 @@ def test_a_property_is_what_it_is_read_by(read):
     assert site.location.value == "data/threads.db"
     [told] = read({"app.py": PROPERTY}, environment={"PATH_": "x", "path": "/data/t.db"}).sites
     assert told.location.value == "/data/t.db"
+
+
+@pytest.mark.parametrize("value", ["company.path()", '"/elsewhere/t.db"'])
+def test_a_property_that_is_set_may_be_something_else(read, value):
+    app = PROPERTY.replace(
+        "settings = Settings()\n", f"settings = Settings()\nsettings.DB = {value}\n"
+    )
+    [site] = read({"app.py": app}).sites
+    assert site.location is None or site.location.value != "data/threads.db"

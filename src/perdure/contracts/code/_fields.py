@@ -204,12 +204,30 @@ class Fields:
         if method is not None:
             if not _is_property(method):
                 return [Leaf(kind=Kind.MEANING, value=Bound(method, instance))]
-            return self.flow.results(method, self.flow.inside(method, {}, instance))
+            given = self.flow.results(method, self.flow.inside(method, {}, instance))
+            told = self._set_to(instance, name)
+            is_open = any(leaf.kind is Kind.UNKNOWN for leaf in told)
+            return [unknown()] if is_open else [*given, *told]
         found = [*self._passed(instance, name), *self._from_methods(instance, name)]
         if all(leaf.is_initial for leaf in found):  # others may put it there
             later = self._anywhere(name, unknown())
             found += later if not found or later[0].kind is not Kind.UNKNOWN else []
         return found
+
+    def _set_to(self, instance: Instance, name: str) -> list[Leaf]:
+        """Return what a property with a setter is told, by whatever object it is set on."""
+        several = [one.inner.get(name, ()) for one in self.flow.program.family(instance.scope)]
+        if max(map(len, several), default=0) == 1:  # a getter alone
+            return []
+        return [
+            one
+            for scope in self.flow.program.assigning(name)[: limits.CANDIDATES_MAX]
+            for assign in scope.attributes
+            if isinstance(assign.target, ast.Attribute)
+            and assign.target.attr == name
+            and not self.flow.is_left_out(scope)
+            for one in self.flow.assigned(assign, self.flow.frame(scope))
+        ]
 
     def _passed(self, instance: Instance, name: str) -> list[Leaf]:
         """Return what a dataclass or model got for a field, or the field's default."""
