@@ -217,6 +217,10 @@ def test_a_database_on_the_containers_own_host_is_a_question(host):
     assert judged(Contract.S3, many, facts).verdict is U
     beside = database("cache", "redis", "redis:7", mounts=(mount("/data"),))
     assert verdicts(service(), facts, beside) == [H, H]
+    lost = database("cache", "redis", "redis:7")
+    assert verdicts(service(), facts, lost) == [H, U]
+    told = service(environment=variable("CACHE_URL", "redis://cache:6379"))
+    assert verdicts(told, facts, lost) == [H, V]
 
 
 def test_one_of_two_databases_without_an_address_is_a_question():

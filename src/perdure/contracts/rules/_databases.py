@@ -100,8 +100,13 @@ def database_of(root: Root, medium: Medium, location: Known[str] | None) -> Data
 
 def is_in_itself(root: Root, medium: Medium, location: Known[str] | None) -> bool:
     """Whether a location is the container's own host, and no service here is such a database."""
+    return is_on_localhost(location) and not any(_serves(each, medium) for each in root.services)
+
+
+def is_on_localhost(location: Known[str] | None) -> bool:
+    """Whether a location is the container's own host."""
     host = host_of(location.value) if location is not None and location.value else None
-    return host in _LOCAL and not any(_serves(each, medium) for each in root.services)
+    return host in _LOCAL
 
 
 def _surely(location: Known[str] | None) -> Confidence:

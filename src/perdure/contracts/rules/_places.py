@@ -9,8 +9,14 @@ from msgspec.structs import replace
 from perdure.contracts.code.facts import Medium, Site
 from perdure.contracts.deployment.facts import Lifetime, Root, Service
 from perdure.contracts.evidence import Confidence, Evidence, weakest
-from perdure.contracts.findings import Verdict
-from perdure.contracts.rules._databases import database_of, is_in_itself, kept, naming
+from perdure.contracts.findings import RootKind, Verdict
+from perdure.contracts.rules._databases import (
+    database_of,
+    is_in_itself,
+    is_on_localhost,
+    kept,
+    naming,
+)
 from perdure.contracts.rules._paths import Placed, has_unknown_mounts, is_in_memory, placed
 from perdure.contracts.rules._platform import DEV_FOLDER, LANGGRAPH_DEV
 from perdure.contracts.rules._redis import without_modules
@@ -349,6 +355,8 @@ def _database_after_replacement(service: Service, root: Root, site: Site) -> Out
             site, Verdict.HELD, f"{stored.note}, on a volume", warnings=stored.warnings
         )
         return added(held, (*named, *stored.evidence), database.confidence)
+    if not named and root.kind is not RootKind.KUBERNETES and is_on_localhost(site.location):
+        return in_itself(service, site)
     lost = outcome_of(
         site,
         Verdict.VIOLATED,
