@@ -144,6 +144,58 @@ def test_what_a_base_of_repositories_reads_may_be_anything(read):
     assert not histories(read, REPOSITORY.replace("READ", "People(db).listed()"))
 
 
+def test_what_a_base_of_repositories_writes_is_of_those_that_call_it(read):
+    app = REPOSITORY.replace("READ", "Messages(db).of(conversation_id)")
+    assert histories(read, app)
+    people = 'Messages(db).create(conversation_id=conversation_id, role="user", content=text)'
+    assert not histories(read, app.replace(people, "People(db).create(name=text)"))
+
+
+def test_rows_of_an_inbox_are_no_conversation(read):
+    assert not histories(read, APP.replace("Row", "Mail"))
+
+
+OTHER = (
+    APP.replace(
+        "engine = create_engine(settings.url())",
+        """
+engine = create_engine(settings.url())
+Local = sessionmaker(MADE)
+""",
+    ).replace("import create_engine", "import orm, create_engine")
+    + """
+from sqlalchemy.orm import sessionmaker
+import company_db
+other = company_db.engine("sqlite://")
+"""
+)
+
+
+@pytest.mark.parametrize(("made", "media"), [("engine", [Medium.POSTGRES]), ("other", [])])
+def test_sessions_with_an_engine_of_another_library_name_no_database(read, made, media):
+    found = histories(read, OTHER.replace("MADE", made))
+    assert [one.medium for one in found] == media
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "media"),
+    [
+        ("postgres://", "postgresql://", [Medium.POSTGRES]),
+        ("postgresql+asyncpg://a@", "sqlite:///", []),
+        ("postgresql+asyncpg://", "sqlite:///", [Medium.FILE]),
+    ],
+)
+def test_a_url_in_which_something_is_replaced_begins_as_that_does(read, old, new, media):
+    settings = SETTINGS.replace("str(self.address)", f"self.address.replace({old!r}, {new!r})")
+    settings = settings.replace(
+        """        if self.host.startswith("/"):
+            return "postgresql://" + self.host
+""",
+        "",
+    )
+    assert [one.medium for one in histories(read, APP, settings)] == media
+
+
 TALK = """
 from fastapi import FastAPI
 from pydantic_ai import Agent
@@ -203,6 +255,13 @@ STORES = {
     "rows of something else": (SERVICE.replace('"role": "user", "content"', '"size"'), []),
     "a table of no service": (SERVICE.replace("supabase", "spreadsheets"), []),
     "a collection by an attribute": (COLLECTION, [Medium.MONGO]),
+    "a collection in memory": (
+        COLLECTION.replace(
+            "import AsyncIO",
+            "import AsyncIOMotorClient as Other\nfrom mongomock_motor import AsyncIO",
+        ),
+        [],
+    ),
     "a collection of something else": (COLLECTION.replace('"messages"', '"orders"'), []),
     "lists of messages": (LISTS, [Medium.POSTGRES]),
     "lists of something else": (LISTS.replace("message_list", "size"), []),
@@ -215,3 +274,10 @@ def test_stores_of_messages_are_where_they_put_them(read, way):
     found = read({"app.py": TALK, "rows.py": text}).sites
     assert [one.medium for one in found if one.role is Role.HISTORY] == media
     assert all(one.survives_process for one in found)
+
+
+@pytest.mark.parametrize("url", ["http://rest:3000", ""])
+def test_rows_of_a_hosted_service_are_where_its_client_is_told(read, url):
+    text = SERVICE.replace('"https://x.example"', f'"{url}"' if url else "told()")
+    (site,) = (one for one in read({"app.py": TALK, "rows.py": text}).sites)
+    assert (site.location.value if site.location else "") == url

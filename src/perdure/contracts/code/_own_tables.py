@@ -18,12 +18,11 @@ from perdure.contracts.code._flow import Flow
 from perdure.contracts.code._hosted import hosted
 from perdure.contracts.code._kept import chosen_of
 from perdure.contracts.code._marks import evidence, imports
-from perdure.contracts.code._meanings import External
-from perdure.contracts.code._objects import own_values
+from perdure.contracts.code._objects import made_by, own_values
 from perdure.contracts.code._scopes import Call, Scope, last_name
 from perdure.contracts.code._sites import Sites
 from perdure.contracts.code._speaking import TELLS, TELLS_TEXT, Speaking
-from perdure.contracts.code._urls import begins
+from perdure.contracts.code._whereabouts import ENGINES, located_hosted, place_of
 from perdure.contracts.code.facts import Medium, Role, Site
 from perdure.contracts.evidence import Known
 
@@ -44,6 +43,7 @@ _ANSWERED = {
 }  # fmt: skip
 _MAIL = {"subject", "recipient", "to_email", "to_address", "from_email", "cc", "bcc"}
 """Columns of an inbox, which is no conversation with a model."""
+_OF_MAIL = regex(r"(?i)mail|inbox")
 _NAMED = regex(rf"{TELLS_TEXT}|turn|utterance")
 _INSERTS = regex(
     r"\binsert\s+(?:or\s+\w+\s+|ignore\s+)?into\s+[\"`\[]?(?:\w+[\"`\]]?\.[\"`\[]?)?(\w+)[\"`\]]?\s*\(([^)]*)\)",
@@ -74,24 +74,6 @@ _DRIVERS = (
     (("psycopg", "psycopg_pool", "psycopg2", "asyncpg"), Medium.POSTGRES),
     (("pymysql", "aiomysql", "asyncmy", "mysql", "MySQLdb", "oracledb", "libsql"), Medium.NETWORK),
 )
-_CONNECTS = {
-    Medium.FILE: ("connect",),
-    Medium.POSTGRES: ("connect", "create_pool", "ConnectionPool", "AsyncConnectionPool"),
-    Medium.REDIS: ("from_url", "Redis", "StrictRedis"),
-    Medium.MONGO: ("MongoClient", "AsyncIOMotorClient", "AsyncMongoClient"),
-}
-_LIBRARIES = {
-    Medium.FILE: _SQLITE,
-    Medium.POSTGRES: ("psycopg", "psycopg_pool", "psycopg2", "asyncpg"),
-    Medium.REDIS: ("redis", "valkey"),
-    Medium.MONGO: ("pymongo", "motor"),
-}
-_ENGINES = ("create_engine", "create_async_engine")
-_DIALECTS = (
-    (regex(r"^(postgres|cockroach)"), Medium.POSTGRES),
-    (regex(r"^sqlite"), Medium.FILE),
-    (regex(r"^[a-z][a-z+\d]+:"), Medium.NETWORK),
-)
 
 
 class _Table(Struct):
@@ -103,6 +85,8 @@ class _Table(Struct):
     """`None`: what the engine of the program is."""
     written: list[tuple[Scope, int]] = field(default_factory=list)
     read: list[tuple[Scope, int]] = field(default_factory=list)
+    is_hosted: bool = False
+    """It is one of a service, by its client."""
 
 
 class Tables(Struct):
@@ -131,7 +115,8 @@ def tables_of(flow: Flow, sites: Sites, speaking: Speaking) -> Tables:
         told = next((one for reader, _line in table.read if (one := speaking.way(reader))), ())
         if not told:
             continue
-        medium, location = _place(flow, sites, table)
+        medium, location = place_of(flow, sites, table.medium, table.name, table.written)
+        location = located_hosted(flow, sites) if table.is_hosted else location
         key = (medium, location.value if location is not None else None)
         if medium is not Medium.UNKNOWN and key not in known:
             known.add(key)
@@ -192,6 +177,8 @@ def _models(flow: Flow) -> Iterator[_Table]:
             continue
         table = _Table(name, [(owner, owner.line)], kind if isinstance(kind, Medium) else None)
         called = {name, *aliases.get(name, ())}
+        if any(_OF_MAIL.search(one) for one in called - {name}):
+            continue
         for scope in flow.program.live:
             for one in called & scope.names if scope.kind == "function" else ():
                 if flow.program.resolve(scope, one) is owner:
@@ -222,8 +209,20 @@ def _use_of_repositories(flow: Flow, owner: Scope, table: _Table) -> None:
         for each in _above(flow, repository):
             used = table if each is repository else replace(table, read=[])
             for method in each.all_inner():
-                if method.kind == "function" and ("self", "model") in method.dotted:
+                is_own = each is repository or _is_called_on(flow, repository, method)
+                if is_own and method.kind == "function" and ("self", "model") in method.dotted:
                     _use_of_model(method, "model", used)
+
+
+def _is_called_on(flow: Flow, repository: Scope, method: Scope) -> bool:
+    """Whether a method of a base may be called on a repository: not where others' alone are."""
+    for scope, call in flow.program.calls_of(method.name.rpartition(".")[2]):
+        func = call.node.func
+        if isinstance(func, ast.Attribute):
+            maker = made_by(flow.program, scope, func.value)
+            if maker is None or maker is repository:
+                return True
+    return False
 
 
 def _above(flow: Flow, owner: Scope) -> list[Scope]:
@@ -335,7 +334,7 @@ def _driver(flow: Flow, scope: Scope) -> Medium | None:
     for libraries, medium in _DRIVERS:
         if imports(scope.module, libraries):
             return medium
-    is_by_engine = any(flow.program.calls_of(name) for name in _ENGINES)
+    is_by_engine = any(flow.program.calls_of(name) for name in ENGINES)
     if is_by_engine or imports(scope.module, ("sqlalchemy", "sqlmodel", "databases")):
         return None
     modules = [one for one in flow.program.live if one.kind == "module"]
@@ -350,7 +349,9 @@ def _of_services(flow: Flow) -> Iterator[_Table]:
     found: dict[str, _Table] = {}
     for one in sorted(hosted(flow), key=lambda one: not one.is_write):
         if one.is_write and _holds_messages(set(one.columns), one.table):
-            table = found.setdefault(one.table, _Table(one.table, [], Medium.NETWORK))
+            table = found.setdefault(
+                one.table, _Table(one.table, [], Medium.NETWORK, is_hosted=True)
+            )
             table.written.append((one.scope, one.line))
         elif not one.is_write and one.table in found:
             found[one.table].read.append((one.scope, one.line))
@@ -429,71 +430,3 @@ def _key(scope: Scope, call: Call) -> str:
         if isinstance(one, ast.Constant) and isinstance(one.value, str)
     )
     return "keys of Redis" if TELLS.search(text) else ""
-
-
-# ------------------------------------------------------------------------------------- where it is
-
-
-def _place(flow: Flow, sites: Sites, table: _Table) -> tuple[Medium, Known[str] | None]:
-    """Return in which database a table is; unknown if several could be meant."""
-    if table.medium is None:
-        return _engine(flow, sites)
-    calls = [
-        (scope, call)
-        for name in _CONNECTS.get(table.medium, ())
-        for scope, call in flow.program.calls_of(name)
-        if _is_of(flow, scope, call, _LIBRARIES[table.medium])
-    ]
-    here = {id(scope.module) for scope, _line in table.written}
-    near = [one for one in calls if id(one[0].module) in here] or calls
-    places = [_located(flow, sites, scope, call) for scope, call in near]
-    known = {one.value if one is not None else None for one in places}
-    if len(known) > 1:
-        scope, line = table.written[0]
-        asked = f"which of several databases {table.name} is in ({scope.path}:{line})"
-        return table.medium, Known(value=None, question=asked)
-    if len(known) == 1 and None not in known:
-        return table.medium, next(one for one in places if one and one.value is not None)
-    if table.medium is Medium.FILE and not places:
-        return Medium.UNKNOWN, None
-    return table.medium, next((one for one in places if one is not None), None)
-
-
-def _is_of(flow: Flow, scope: Scope, call: Call, libraries: tuple[str, ...]) -> bool:
-    meaning = flow.program.meaning(scope, call.node.func)
-    return isinstance(meaning, External) and meaning.name.startswith(libraries)
-
-
-def _located(flow: Flow, sites: Sites, scope: Scope, call: Call) -> Known[str] | None:
-    told = ("dsn", "conninfo", "url", "database", "host", "uri")
-    given = next((one.value for one in call.node.keywords if one.arg in told), None)
-    given = call.node.args[0] if call.node.args else given
-    return sites.located(given, flow.frame(scope)) if given is not None else None
-
-
-def _engine(flow: Flow, sites: Sites) -> tuple[Medium, Known[str] | None]:
-    """Return the database of the program's engines, if all of them are of one kind."""
-    calls = [one for name in _ENGINES for one in flow.program.calls_of(name)]
-    places: list[tuple[Medium, Known[str]]] = []
-    for scope, call in calls:
-        found = _located(flow, sites, scope, call)
-        if found is None:
-            continue
-        text = found.value or _begins(flow, scope, call)
-        medium = next((one for way, one in _DIALECTS if text and way.match(text)), Medium.UNKNOWN)
-        places.append((medium, found))
-    media = {medium for medium, _found in places}
-    values = {found.value for _medium, found in places}
-    if len(media) != 1:
-        return Medium.UNKNOWN, None
-    medium, place = places[0]
-    if len(values) > 1 and medium is Medium.FILE:
-        return Medium.UNKNOWN, None
-    return medium, place
-
-
-def _begins(flow: Flow, scope: Scope, call: Call) -> str:
-    """Return how a URL that is put together begins."""
-    told = [one.value for one in call.node.keywords if one.arg in {"url", "name_or_url"}]
-    given = [*call.node.args[:1], *told]
-    return begins(flow, scope, given[0]) if given else ""

@@ -9,7 +9,7 @@ from perdure.contracts.code._program import Program
 from perdure.contracts.code._scopes import Scope, last_name
 from perdure.contracts.code._values import Evaluating
 
-_WRAPS = {"str", "URL", "create", "make_url", "replace", "format", "render_as_string", "strip"}
+_WRAPS = {"str", "URL", "create", "make_url", "format", "render_as_string", "strip"}
 _SCHEME = regex(r"^[a-z][a-z0-9+]{1,40}(://|$)")
 
 
@@ -26,7 +26,9 @@ def begins(flow: Evaluating, scope: Scope, node: ast.expr | None, depth: int = 0
         case ast.JoinedStr(values=[first, *_]) | ast.BinOp(op=ast.Add(), left=first):
             inner = first.value if isinstance(first, ast.FormattedValue) else first
             return begins(flow, scope, inner, depth + 1)
-        case ast.Call(func=ast.Attribute(value=base, attr="replace" | "format" | "strip")):
+        case ast.Call(func=ast.Attribute(value=base, attr="replace"), args=[old, new, *_]):
+            return _replaced(begins(flow, scope, base, depth + 1), old, new)
+        case ast.Call(func=ast.Attribute(value=base, attr="format" | "strip")):
             return begins(flow, scope, base, depth + 1)
         case ast.Call(func=func) if last_name(func) in _WRAPS:
             told = [one.value for one in node.keywords if one.arg == "drivername"]
@@ -36,6 +38,18 @@ def begins(flow: Evaluating, scope: Scope, node: ast.expr | None, depth: int = 0
             return _given(flow, scope, func, depth)
         case ast.Name() | ast.Attribute():
             return _given(flow, scope, node, depth)
+    return ""
+
+
+def _replaced(text: str, old: ast.expr, new: ast.expr) -> str:
+    """Return how a text begins in which something is replaced; empty if it may begin otherwise."""
+    match old, new:
+        case ast.Constant(value=str(before)), ast.Constant(value=str(after)) if before:
+            known = text.replace(before, after) if before in text else text
+            is_longer = before.startswith(text) and before != text
+            return known if not is_longer and _SCHEME.match(known) else ""
+        case ast.Constant(value=str(before)), _ if before:
+            return text if before not in text and not before.startswith(text) else ""
     return ""
 
 
