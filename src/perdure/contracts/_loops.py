@@ -229,7 +229,7 @@ def early_lines(tree: ast.AST) -> set[int]:
 
 
 def _name(node: ast.AST) -> str:
-    while isinstance(node, ast.Call):
+    if isinstance(node, ast.Call):
         node = node.func
     if isinstance(node, ast.Attribute):
         return node.attr

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -42,6 +43,7 @@ _CLIENT = regex(r"redis|valkey|cache|client|conn|\br\b", re.IGNORECASE)
 def leases_of(flow: Flow, executed: Executed) -> tuple[Lease, ...]:
     """Find what the reachable code takes."""
     found: list[Lease] = []
+    starts = _Starts(flow)
     for scope in flow.program.live:
         if scope.called.isdisjoint(_NAMES) and not _in_sandboxes(flow, scope):
             continue
@@ -50,7 +52,7 @@ def leases_of(flow: Flow, executed: Executed) -> tuple[Lease, ...]:
                 replace(
                     lease,
                     when=asked(executed.line(scope, call.guards)),
-                    cleaned=_cleaned(flow, scope) if lease.expires is False else (),
+                    cleaned=starts.cleaning(scope) if lease.expires is False else (),
                 )
                 for lease in _of_call(flow, scope, call)
             )
@@ -171,38 +173,51 @@ _STEPS_MAX = 6
 """Functions one after the other from a start to what gives back."""
 
 
-def _cleaned(flow: Flow, taken: Scope) -> tuple[Evidence, ...]:
-    """Find where a start of the service comes to what gives back things of that file."""
+class _Starts:
+    """What a start of the service comes to, before it serves."""
 
-    def named(name: str) -> list[Scope]:
-        return flow.program.methods_named(name) if _CLEANING.search(name) else []
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
 
-    def begun(scope: Scope) -> Iterator[Scope]:
-        served = _served_at(scope)
-        for call in scope.calls:
-            if served is not None and call.node.lineno > served:
-                continue  # behind the `yield` of a lifespan: when it stops
+    @cached_property
+    def _reached(self) -> dict[int, list[Scope]]:
+        """The functions by their modules, the nearest first."""
+        program = self._flow.program
+        found = startup_of(self._flow)
+        starts = [
+            one
+            for one in program.live
+            if id(one) in found and ((by := found[id(one)]) is None or by.kind != "function")
+        ]
+        reached: dict[int, list[Scope]] = {}
+        for one in led_to(starts, self._begun, steps=_STEPS_MAX, most=limits.SCOPES_MAX):
+            reached.setdefault(id(one.module), []).append(one)
+        return reached
+
+    def _begun(self, scope: Scope) -> Iterator[Scope]:
+        for call in _before(scope):
             given = call.node.args if call.name in _BEGINS else ()
             for node in (call.node, *given):
-                yield from functions_called(flow, scope, node, named)
+                yield from functions_called(self._flow, scope, node, self._named)
 
-    found = startup_of(flow)
-    starts = [
-        one
-        for one in flow.program.live
-        if id(one) in found and ((by := found[id(one)]) is None or by.kind != "function")
-    ]
-    for scope in led_to(starts, begun, steps=_STEPS_MAX, most=limits.SCOPES_MAX):
-        if scope is taken or scope.module is not taken.module:
-            continue
-        served = _served_at(scope)
-        for call in scope.calls:
-            func = call.node.func
-            is_late = served is not None and call.node.lineno > served
-            is_method = isinstance(func, ast.Attribute) and not _is_own_end(func)
-            if is_method and not is_late and _CLEANS.match(call.name):
-                return (evidence(scope, call.node.lineno, "a start comes here"),)
-    return ()
+    def _named(self, name: str) -> list[Scope]:
+        return self._flow.program.methods_named(name) if _CLEANING.search(name) else []
+
+    def cleaning(self, taken: Scope) -> tuple[Evidence, ...]:
+        """Return where a start comes to what gives back things of a function's file."""
+        for scope in self._reached.get(id(taken.module), ()):
+            for call in _before(scope) if scope is not taken else ():
+                func = call.node.func
+                is_method = isinstance(func, ast.Attribute) and not _is_own_end(func)
+                if is_method and _CLEANS.match(call.name):
+                    return (evidence(scope, call.node.lineno, "a start comes here"),)
+        return ()
+
+
+def _before(scope: Scope) -> Iterator[Call]:
+    """Yield the calls before a lifespan's `yield`, or before a worker's loop begins."""
+    served = _served_at(scope)
+    yield from (one for one in scope.calls if served is None or one.node.lineno <= served)
 
 
 def _served_at(scope: Scope) -> int | None:
