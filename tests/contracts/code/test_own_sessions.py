@@ -149,3 +149,32 @@ def test_what_runs_are_given_as_something_else_is_no_session(read):
     text = agents(OF_MODULE, base="object")
     assert histories(read({"app.py": text}))
     assert not histories(read({"app.py": text.replace("session=session", "context=session")}))
+
+
+BESIDE = {
+    "a number": 'httpx.post("https://metrics.example", json=len(items))',
+    "a line of a log": 'open("/var/log/turns", "a").write(str(len(items)))',
+}
+
+
+@pytest.mark.parametrize("way", BESIDE)
+def test_what_a_session_writes_and_never_reads_again_is_no_place_of_it(read, way):
+    text = "import httpx\n" + agents(f"{OF_MODULE}\n        {BESIDE[way]}", held="STORE")
+    (site,) = histories(read({"app.py": text}))
+    assert site.medium is Medium.UNKNOWN
+
+
+def test_a_session_that_reads_what_it_writes_beside_a_dict_is_there(read):
+    loads = """        if self.session_id not in STORE:
+            found = psycopg.connect("postgresql://db/x").execute("SELECT item FROM items")
+            STORE[self.session_id] = list(found)
+        return list(STORE"""
+    text = agents(f"{OF_MODULE}\n        {ROWS}", held="STORE[self.session_id]")
+    (site,) = histories(read({"app.py": text.replace("        return list(STORE", loads)}))
+    assert site.medium is Medium.POSTGRES
+
+
+def test_what_python_itself_gives_keeps_nothing(read):
+    text = agents("STORE.setdefault(self.session_id, []).extend(list(sorted(items)))")
+    (site,) = histories(read({"app.py": text}))
+    assert site.medium is Medium.MEMORY

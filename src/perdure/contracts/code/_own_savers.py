@@ -26,6 +26,9 @@ _WRITES = ("put", "aput", "put_writes", "aput_writes")
 _SAYS = ("add_items", "add_messages", "aadd_messages", "add_message", "aadd_message")
 """What sessions and histories are written to through."""
 
+_GIVES = ("get_items", "messages", "get_messages", "aget_messages")
+"""What gives them again."""
+
 _OF_SESSION = ("get_items", "add_items", "clear_session")
 _RUNS = ("run", "run_sync", "run_streamed")
 _DRIVERS = (
@@ -104,20 +107,22 @@ def kept_by(flow: Evaluating, owner: Scope, instance: Instance, *, base: Medium)
         instance: the object, with what its constructor was given.
         base: where the library class that it derives from keeps things.
     """
-    scopes = _writing(flow.program, owner)
+    scopes = _writing(flow.program, owner, (*_WRITES, *_SAYS))
     if not scopes:
         return None
     file = _file(flow, scopes, instance)
     if base is not Medium.UNKNOWN:
         return file
-    return _driver(flow.program, scopes) or _tables(flow, scopes) or file or _named(owner) or (
-        Kept(Medium.MEMORY) if _in_dicts(owner, scopes) else _of_turns(flow.program, owner, scopes)
-    )  # fmt: skip
+    elsewhere = _driver(flow.program, scopes) or _tables(flow, scopes) or file or _named(owner)
+    if elsewhere is not None:
+        return None if _gives_what_it_holds(flow.program, owner, scopes) else elsewhere
+    if _in_dicts(owner, scopes):
+        return Kept(Medium.MEMORY)
+    return _of_turns(flow.program, owner, scopes)
 
 
-def _writing(program: Program, owner: Scope) -> list[Scope]:
+def _writing(program: Program, owner: Scope, names: tuple[str, ...]) -> list[Scope]:
     """Return the methods that write, and what they call of the project."""
-    names = (*_WRITES, *_SAYS)
     pending = [scope for name in names for scope in owner.inner.get(name, ())]
     found: list[Scope] = []
     while pending and len(found) < limits.WRITING_MAX:
@@ -137,6 +142,39 @@ def _writing(program: Program, owner: Scope) -> list[Scope]:
                     named = program.methods_named(node.attr)
                     pending += named if len(named) == 1 else []
     return found
+
+
+def _gives_what_it_holds(program: Program, owner: Scope, scopes: list[Scope]) -> bool:
+    """Whether a session gives what a list or dict has, though a driver is used beside: a question.
+
+    What is written may be a number or a line of a log; what nobody reads again keeps nothing.
+    """
+    held = {
+        ast.unparse(base)
+        for scope in scopes
+        for call in scope.calls
+        if isinstance(call.node.func, ast.Attribute) and call.name in _ADDS
+        if _begun(program, owner, scope, base := _base_of(call.node.func.value)) is not None
+    }
+    reads = _writing(program, owner, _GIVES)
+    if not held or not any(one.name.rpartition(".")[2] in _SAYS for one in scopes):
+        return False
+    if not reads and not any(one.endswith("messages") for one in held):
+        return False
+    is_filled = _uses_driver(program, owner.inner.get("__init__", [])) and _uses_driver(
+        program, scopes
+    )
+    return not is_filled and all(
+        call.name in _HARMLESS | _ADDS or _is_harmless(program, scope, call.node.func)
+        for scope in reads
+        for call in scope.calls
+    )
+
+
+def _uses_driver(program: Program, scopes: list[Scope]) -> bool:
+    known = {name for names, _medium in _DRIVERS for name in names}
+    used = {name.partition(".")[0] for one in scopes for name in _libraries(program, one)}
+    return bool(known & used)
 
 
 def _driver(program: Program, scopes: list[Scope]) -> Kept | None:
@@ -285,6 +323,11 @@ _PURE = (
 )  # fmt: skip
 """What is called by its name and keeps nothing."""
 
+_OF_PYTHON = {
+    "list", "dict", "tuple", "set", "len", "str", "int", "bool", "sorted", "reversed", "enumerate",
+    "zip", "isinstance", "range", "min", "max", "iter", "next", "any", "all", "ValueError", "print",
+}  # fmt: skip
+
 _STORES = regex(
     r"^(execute|commit|insert|upsert|dump|dumps|save|persist|write|put|hset|rpush|flush|sync)"
     r"(_\w{1,60}|many)?$"
@@ -341,6 +384,8 @@ def _is_harmless(program: Program, scope: Scope, func: ast.expr) -> bool:
     meaning = program.meaning(scope, func)
     if isinstance(meaning, External):
         return meaning.name.startswith(_PURE)
+    if meaning is None and isinstance(func, ast.Name):
+        return func.id in _OF_PYTHON
     return isinstance(meaning, Scope)  # whose own calls are looked at, or a class
 
 
