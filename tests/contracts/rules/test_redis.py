@@ -154,6 +154,7 @@ NARROW = FALLEN.replace("except Exception", "except redis.exceptions.ConnectionE
 BEFORE = FALLEN.replace("    except Exc", "    except ValueError:\n        raise\n    except Exc")
 MISSING = FALLEN.replace("    except Exc", "    except ImportError:\n        raise\n    except Exc")
 DEFAULT = FALLEN.replace('environ["REDIS_URL"]', 'environ.get("URL", "redis://redis:6379")')
+THERE = ASKED.replace('os.environ.get("NEW")', 'hasattr(saver, "setup")')
 LATER = FALLEN.replace("        saver.setup()\n", "")
 LOADING = "  loading: {image: redis:7, command: redis-cli -h redis module load /search.so}\n"
 RAISED = FALLEN.replace("return InMemorySaver()", "raise")
@@ -183,6 +184,7 @@ RAISED = FALLEN.replace("return InMemorySaver()", "raise")
         (OTHER, "redis:7", "", Verdict.UNDECIDED),
         (DEFAULT, "redis:7", "", Verdict.UNDECIDED),
         (LATER, "redis:7", "", Verdict.UNDECIDED),
+        (THERE, "redis:7", "", Verdict.VIOLATED),
         (RAISED, "redis:7", "", Verdict.UNDECIDED),
     ],
 )

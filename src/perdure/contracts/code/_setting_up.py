@@ -55,12 +55,22 @@ def _straight(body: list[ast.stmt]) -> Iterator[ast.stmt | ast.withitem]:
             if isinstance(one, ast.AsyncWith):
                 yield from one.items
             yield from _straight(one.body)
+        elif isinstance(one, ast.If) and _is_there(one.test):
+            yield from _straight(one.body)
         elif isinstance(one, ast.Expr | ast.Assign | ast.AnnAssign | ast.Return):
             yield one
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         if any(isinstance(x, ast.Return | ast.Raise | ast.Break | ast.Continue) for x in walk(one)):
             return
+
+
+def _is_there(test: ast.expr) -> bool:
+    """Whether a test asks for a method that every saver has: `hasattr(saver, "asetup")`."""
+    match test:
+        case ast.Call(func=ast.Name(id="hasattr"), args=[_, ast.Constant(value=str(name))]):
+            return name in _SETS_UP
+    return False
 
 
 def _is_setting_up(one: ast.stmt | ast.withitem, attempt: Try, made: ast.AST | None) -> bool:
