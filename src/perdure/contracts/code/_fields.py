@@ -375,11 +375,13 @@ class Fields:
         is_own = isinstance(dict_of, Variable) and dict_of.scope is scope.module
         if not isinstance(dict_of, Variable) or not is_own or self._is_shared(scope, dict_of.name):
             return []
+        keyed = index_of(scope.module).keyed.get((dict_of.name, key), [])
+        if len(keyed) > limits.LEAVES_MAX:
+            return []
         puts = [
             (where, assign)
-            for where, assign in index_of(scope.module).stored.get(dict_of.name, ())
+            for where, assign in keyed
             if self.flow.program.is_live(where)
-            and _key_of(assign.target) == key
             and isinstance(assign.target, ast.Subscript)
             and self.flow.program.meaning(where, assign.target.value) == dict_of
         ]

@@ -14,6 +14,8 @@ class Index(Struct, kw_only=True, eq=False):
     """Scopes that declare a name `global` or `nonlocal`."""
     stored: dict[str, list[tuple[Scope, Assign]]] = field(default_factory=dict)
     """What is put into a container of this name."""
+    keyed: dict[tuple[str, object], list[tuple[Scope, Assign]]] = field(default_factory=dict)
+    """The same, by a constant key."""
 
 
 @of_scope
@@ -27,4 +29,7 @@ def index_of(module: Scope) -> Index:
             if isinstance(assign.target, ast.Subscript):
                 name = last_name(assign.target.value)
                 found.stored.setdefault(name, []).append((scope, assign))
+                if isinstance(assign.target.slice, ast.Constant):
+                    at = (name, assign.target.slice.value)
+                    found.keyed.setdefault(at, []).append((scope, assign))
     return found

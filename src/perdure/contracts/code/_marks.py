@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perdure.contracts._patterns import regex
 from perdure.contracts.code import limits
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._scopes import Call, Scope, walk
+from perdure.contracts.code._scopes import Call, Scope, of_scope, walk
 from perdure.contracts.code._startup import is_route, startup_of
 from perdure.contracts.code._values import Kind
 from perdure.contracts.evidence import Evidence, Known
@@ -133,8 +133,13 @@ def _only_passes_on(flow: Flow) -> bool:
 
 def imports(module: Scope, libraries: tuple[str, ...]) -> bool:
     """Whether anything in a file imports one of these libraries."""
-    return any(
-        one.module.startswith(libraries)
+    return any(name.startswith(libraries) for name in _imported(module))
+
+
+@of_scope
+def _imported(module: Scope) -> frozenset[str]:
+    return frozenset(
+        one.module
         for scope in module.all_inner()
         for several in scope.imports.values()
         for one in several

@@ -168,6 +168,7 @@ def _holds_messages(fields: set[str], name: str) -> bool:
 def _models(flow: Flow) -> Iterator[_Table]:
     """Find classes of rows or documents that hold messages, and what makes and selects them."""
     aliases = _aliases(flow)
+    repositories = _repositories(flow)
     for owner in flow.program.live:
         if owner.kind != "class" or not owner.assigns:
             continue
@@ -183,7 +184,7 @@ def _models(flow: Flow) -> Iterator[_Table]:
             for one in called & scope.names if scope.kind == "function" else ():
                 if flow.program.resolve(scope, one) is owner:
                     _use_of_model(scope, one, table)
-        _use_of_repositories(flow, owner, table)
+        _use_of_repositories(flow, repositories.get(id(owner), []), table)
         yield table
 
 
@@ -198,14 +199,12 @@ def _aliases(flow: Flow) -> dict[str, set[str]]:
     return found
 
 
-def _use_of_repositories(flow: Flow, owner: Scope, table: _Table) -> None:
+def _use_of_repositories(flow: Flow, repositories: list[Scope], table: _Table) -> None:
     """Add what repositories of a class do to it: `class Messages(Repository[Message])`.
 
     What their bases read says nothing: who calls that may read rows of any other class.
     """
-    for repository in flow.program.live:
-        if repository.kind != "class" or not _is_repository_of(flow, repository, owner):
-            continue
+    for repository in repositories:
         for each in _above(flow, repository):
             used = table if each is repository else replace(table, read=[])
             for method in each.all_inner():
@@ -234,23 +233,27 @@ def _above(flow: Flow, owner: Scope) -> list[Scope]:
     return found
 
 
-def _is_repository_of(flow: Flow, repository: Scope, owner: Scope) -> bool:
-    """Whether a class says that its `model` is this one: by a base, an attribute or a start."""
-    bases = [
-        one.slice for one in getattr(repository.node, "bases", ()) if isinstance(one, ast.Subscript)
-    ]
-    values = [one.value for one in repository.assigns.get("model", ())]
-    given = [
-        one
-        for begin in repository.inner.get("__init__", ())
-        for call in begin.called_as(("__init__",))
-        for one in call.node.args
-    ]
-    return any(
-        isinstance(one, ast.Name)
-        and flow.program.resolve(repository.parent or repository, one.id) is owner
-        for one in (*bases, *values, *given)
-    )
+def _repositories(flow: Flow) -> dict[int, list[Scope]]:
+    """Return the classes that say what their `model` is: by a base, an attribute or a start.
+
+    By that model's class (its `id`).
+    """
+    found: dict[int, list[Scope]] = {}
+    for repository in flow.program.live:
+        for one in _models_of(repository) if repository.kind == "class" else ():
+            meaning = flow.program.resolve(repository.parent or repository, one)
+            kept = found.setdefault(id(meaning), [])
+            kept += [repository] if repository not in kept else []
+    return found
+
+
+def _models_of(repository: Scope) -> Iterator[str]:
+    bases = getattr(repository.node, "bases", ())
+    given = [one.slice for one in bases if isinstance(one, ast.Subscript)]
+    given += [one.value for one in repository.assigns.get("model", ()) if one.value is not None]
+    for begin in repository.inner.get("__init__", ()):
+        given += [one for call in begin.called_as(("__init__",)) for one in call.node.args]
+    return (one.id for one in given if isinstance(one, ast.Name))
 
 
 def _kind_of_model(owner: Scope) -> Medium | str | None:

@@ -211,8 +211,9 @@ def _looping(flow: Flow, modules: _Modules) -> Iterator[Evidence]:
             continue
         endless = {id(loop) for loop in modules.of(scope).endless(modules.exiting, set())}
         inside: set[int] = set()
-        for loop in own_nodes(scope):
-            if not isinstance(loop, ast.While) or id(loop) not in endless or id(loop) in inside:
+        loops = [one for one in own_nodes(scope) if isinstance(one, ast.While)]
+        for loop in loops[: limits.MENTIONS_MAX]:
+            if id(loop) not in endless or id(loop) in inside:
                 continue
             inside = {id(node) for node in walk(loop)}
             calls = [one for one in scope.calls if id(one.node) in inside]
