@@ -35,7 +35,25 @@ def chart(template, values=""):
     return {"Chart.yaml": "name: x\n", "values.yaml": values, "templates/a.yaml": template}
 
 
+GRAPH = (
+    "from langgraph.graph import StateGraph\n"
+    "from langgraph.checkpoint.memory import InMemorySaver\n"
+)
+
 TEXTS = {
+    "entries of a dict": {
+        "Dockerfile": PYTHON,
+        "app.py": GRAPH
+        + 'kept = {"saver": None}\n'
+        + 'kept["saver"] = kept["saver"] or InMemorySaver()\n' * 12_000,
+    },
+    "loops that may be executed": {
+        "Dockerfile": PYTHON,
+        "app.py": "from work import f\nf()\n",
+        "work.py": GRAPH
+        + "import time\ndef f():\n"
+        + "    if x.y(z):\n        while True:\n            time.sleep(1)\n" * 16_000,
+    },
     "quotes in a chart that nothing closes": chart(
         "kind: Deployment\n{{ .a " + '\\"' * 60_000 + " }}\n"
     ),
