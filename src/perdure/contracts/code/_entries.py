@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec import Struct, field
 
 from perdure.contracts.code._flow import Flow
-from perdure.contracts.code._kept import is_dict, own
+from perdure.contracts.code._kept import is_dict, is_item, own
 from perdure.contracts.code._meanings import External
 from perdure.contracts.code._scopes import Assign, Scope, children, last_name, walk
 
@@ -177,14 +177,7 @@ def stored(scope: Scope, name: str) -> Iterator[ast.expr | None]:
 
 def is_got(node: ast.expr, name: str) -> bool:
     """Whether an expression is an entry of a dict, taken out of it or not."""
-    if isinstance(node, ast.Subscript):
-        return is_dict(node.value, name)
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in {"get", "setdefault", "pop"}
-        and is_dict(node.func.value, name)
-    )
+    return is_item(node, name, ("get", "setdefault", "pop"))
 
 
 def awaited(node: ast.expr | None) -> ast.expr | None:

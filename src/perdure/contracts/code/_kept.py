@@ -178,6 +178,18 @@ def is_dict(node: ast.expr, name: str) -> bool:
     return _is_name(node, name) or (is_of and last_name(node) == name)
 
 
+def is_item(node: ast.expr, name: str, methods: tuple[str, ...]) -> bool:
+    """Whether an expression is an item of a dict: by brackets, or by one of these methods."""
+    if isinstance(node, ast.Subscript):
+        return is_dict(node.value, name)
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in methods
+        and is_dict(node.func.value, name)
+    )
+
+
 def _is_empty_dict(assign: Assign) -> bool:
     value = assign.value
     if isinstance(value, ast.Dict):

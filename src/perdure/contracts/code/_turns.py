@@ -3,7 +3,7 @@
 import ast
 
 from perdure.contracts._patterns import regex
-from perdure.contracts.code._kept import is_dict
+from perdure.contracts.code._kept import is_item
 from perdure.contracts.code._scopes import Scope, last_name, walk
 
 HISTORY = regex(
@@ -19,14 +19,7 @@ _SAID = regex(r"(?i)message|msg|turn|entry|reply|response|answer|history|prompt"
 
 def is_got(node: ast.expr, name: str) -> bool:
     """Whether an expression is an item of the dict: by brackets, `get` or `setdefault`."""
-    if isinstance(node, ast.Subscript):
-        return is_dict(node.value, name)
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in {"get", "setdefault"}
-        and is_dict(node.func.value, name)
-    )
+    return is_item(node, name, ("get", "setdefault"))
 
 
 def part(node: ast.expr) -> str:
